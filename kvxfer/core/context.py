@@ -1,0 +1,98 @@
+"""What the machines of one session share: outbox, timers, links, counters.
+
+Owns the table of links and the queue of links that died while an event was
+being worked on. Knows no machine. Invariant: at most one link per peer and
+direction; a link that is not in the table is never sent on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import attrs
+
+from kvxfer.core.effects import DropLink, Effect, Fence, Send, Trace
+from kvxfer.core.ids import AttemptKey, Incarnation, LinkId, Peer, PeerKey, Reason
+from kvxfer.core.messages import Header, TransferMessage
+from kvxfer.core.timers import Timers
+from kvxfer.limits import Limits, Timings
+
+
+@attrs.define
+class Link:
+    """A control connection that is up."""
+
+    id: LinkId
+    peer: Peer
+    dialled: bool
+    ranks: tuple[int, ...]
+    heard_ms: int
+
+
+@attrs.define(kw_only=True)
+class Context:
+    """Shared by the consumer and the producer half of a session."""
+
+    incarnation: Incarnation
+    limits: Limits
+    timings: Timings
+    check_digest: bool
+    now_ms: int = 0
+    out: list[Effect] = attrs.field(factory=list)
+    timers: Timers = attrs.field(factory=Timers)
+    counters: Counter[str] = attrs.field(factory=Counter)
+    links: dict[LinkId, Link] = attrs.field(factory=dict)
+    lost: deque[tuple[Link, Reason]] = attrs.field(factory=deque)
+    fences: set[Peer] = attrs.field(factory=set)
+    _by_peer: dict[tuple[PeerKey, bool], LinkId] = attrs.field(factory=dict)
+
+    def emit(self, effect: Effect) -> None:
+        self.out.append(effect)
+
+    def trace(self, key: AttemptKey, step: str) -> None:
+        self.emit(Trace(transfer_id=key.transfer_id, attempt=key.attempt, step=step))
+
+    def send(self, link: LinkId | None, message: TransferMessage) -> None:
+        """Send where the link is still up; else the message has no reader any more."""
+        if link is not None and link in self.links:
+            self.emit(Send(link=link, message=message))
+
+    def header(self, key: AttemptKey, peer: Peer) -> Header:
+        return Header(
+            transfer_id=key.transfer_id,
+            attempt=key.attempt,
+            sender=self.incarnation,
+            receiver=peer.incarnation,
+        )
+
+    def add_link(self, link: Link) -> None:
+        """Take a link in. What stood in its place has been dropped before."""
+        assert (link.peer.key, link.dialled) not in self._by_peer
+        self.links[link.id] = link
+        self._by_peer[link.peer.key, link.dialled] = link.id
+
+    def remove_link(self, link_id: LinkId, reason: Reason) -> None:
+        """Forget a link that is gone already, and queue its loss for the machines."""
+        link = self.links.pop(link_id, None)
+        if link is None:
+            return
+        del self._by_peer[link.peer.key, link.dialled]
+        self.lost.append((link, reason))
+
+    def drop_link(self, link_id: LinkId, reason: Reason) -> None:
+        """Close a link on our own wish."""
+        if link_id in self.links:
+            self.emit(DropLink(link=link_id, reason=reason))
+            self.remove_link(link_id, reason)
+
+    def link_to(self, key: PeerKey, *, dialled: bool) -> Link | None:
+        link_id = self._by_peer.get((key, dialled))
+        return self.links[link_id] if link_id is not None else None
+
+    def request_fence(self, peer: Peer, reason: Reason) -> None:
+        """Ask for a fence once per peer; links to that life of the peer end before it."""
+        for link in [k for k in self.links.values() if k.peer == peer]:
+            self.drop_link(link.id, reason)
+        if peer not in self.fences:
+            self.fences.add(peer)
+            self.emit(Fence(peer=peer))

@@ -1,0 +1,139 @@
+"""Everything the core asks of the world: one ordered batch per poll.
+
+Owns the output records. The driver carries a batch out in order. Invariant:
+`TellLetGo`, `TellSent` and `TellUnsent` are the only effects after which an
+engine may reuse memory, and each stands for a positive fact (A2, B1).
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from kvxfer.core.ids import Attempt, LinkId, OpId, Part, Peer, PeerKey, Reason, TransferId
+from kvxfer.core.messages import Grant, Message
+
+
+@attrs.frozen(kw_only=True)
+class Send:
+    """Send a message over the link's control connection."""
+
+    link: LinkId
+    message: Message
+
+
+@attrs.frozen(kw_only=True)
+class Dial:
+    """Open a link to this peer; answered by LinkUp or Unreachable."""
+
+    peer: PeerKey
+
+
+@attrs.frozen(kw_only=True)
+class DropLink:
+    """Close the link; LinkLost has been acted on already."""
+
+    link: LinkId
+    reason: Reason
+
+
+@attrs.frozen(kw_only=True)
+class Resolve:
+    """Work out parts and tables of a registration; answered by Resolved or Unresolvable."""
+
+    transfer_id: TransferId
+    attempt: Attempt
+    tag: str
+    silent: bool
+    producers: tuple[Peer, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Fence:
+    """Prove that the peer cannot reach our memory; answered by FenceResult.
+
+    Also ends our own operations towards it: each comes back as OpEnded.
+    """
+
+    peer: Peer
+
+
+@attrs.frozen(kw_only=True)
+class Post:
+    """A part may be posted. Call `Session.claim(op)` at the moment of posting (B2)."""
+
+    op: OpId
+    link: LinkId
+    peer: Peer
+    grant: Grant
+    part: Part
+    tag: str
+    """The engine's own name for the offer."""
+
+
+@attrs.frozen(kw_only=True)
+class StopOp:
+    """Post nothing more of this claimed part; OpEnded follows once its rest is terminal."""
+
+    op: OpId
+
+
+@attrs.frozen(kw_only=True)
+class TellLanded:
+    transfer_id: TransferId
+    attempt: Attempt
+    tag: str
+
+
+@attrs.frozen(kw_only=True)
+class TellLost:
+    transfer_id: TransferId
+    attempt: Attempt
+    tag: str
+    reason: Reason
+    detail: str
+
+
+@attrs.frozen(kw_only=True)
+class TellLetGo:
+    transfer_id: TransferId
+    attempt: Attempt
+    tag: str
+
+
+@attrs.frozen(kw_only=True)
+class TellSent:
+    transfer_id: TransferId
+    tag: str
+
+
+@attrs.frozen(kw_only=True)
+class TellUnsent:
+    transfer_id: TransferId
+    tag: str
+    reason: Reason
+
+
+@attrs.frozen(kw_only=True)
+class Trace:
+    """A named step of a transfer, for timelines and transcripts."""
+
+    transfer_id: TransferId
+    attempt: int
+    step: str
+
+
+Effect = (
+    Send
+    | Dial
+    | DropLink
+    | Resolve
+    | Fence
+    | Post
+    | StopOp
+    | TellLanded
+    | TellLost
+    | TellLetGo
+    | TellSent
+    | TellUnsent
+    | Trace
+)

@@ -1,0 +1,153 @@
+"""Everything that can enter the core, besides links, messages and the time.
+
+Owns the input records. Knows no source of them. Invariant: whatever the world
+does to a transfer reaches the core as one of these, so a recorded list of them
+replays a run exactly.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from kvxfer.core.ids import OpId, Part, Peer, PeerKey, Reason, TransferId
+from kvxfer.core.messages import BlockRuns
+
+
+@attrs.frozen(kw_only=True)
+class Unreachable:
+    """A peer that was asked for by `Dial` cannot be had."""
+
+    peer: PeerKey
+    reason: Reason
+    detail: str = ""
+
+
+# --- consumer's engine ---
+
+
+@attrs.frozen(kw_only=True)
+class Register:
+    """The engine wants a transfer from all of `producers`.
+
+    `silent`: nobody waits for it; it only tells the producers that nothing is needed.
+    """
+
+    transfer_id: TransferId
+    producers: tuple[PeerKey, ...]
+    digest: bytes
+    deadline_ms: int
+    tag: str = ""
+    """The engine's own name for the request, echoed in every Tell about it."""
+    silent: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class EdgePlan:
+    """What one producer must write for one attempt: the answer to `Resolve`."""
+
+    peer: PeerKey
+    parts: tuple[Part, ...]
+    tables: tuple[BlockRuns, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Resolved:
+    """All links are up and the driver has worked out the parts from the descriptors."""
+
+    transfer_id: TransferId
+    edges: tuple[EdgePlan, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Unresolvable:
+    """The driver found that the transfer cannot be granted."""
+
+    transfer_id: TransferId
+    reason: Reason
+    detail: str
+
+
+@attrs.frozen(kw_only=True)
+class CancelRegistration:
+    """The engine's request has ended. Meant for the registration with this tag."""
+
+    transfer_id: TransferId
+    reason: Reason
+    tag: str = ""
+
+
+# --- producer's engine ---
+
+
+@attrs.frozen(kw_only=True)
+class Expect:
+    """A prefill for this transfer runs here."""
+
+    transfer_id: TransferId
+
+
+@attrs.frozen(kw_only=True)
+class Offer:
+    """Tokens [0, token_count) are final and pinned here."""
+
+    transfer_id: TransferId
+    token_count: int
+    digest: bytes
+    lease_ms: int
+    tag: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Withdraw:
+    """The engine takes the transfer back."""
+
+    transfer_id: TransferId
+    reason: Reason
+
+
+# --- transport ---
+
+
+@attrs.frozen(kw_only=True)
+class OpEnded:
+    """A posted part has ended: all its operations are terminal on this side.
+
+    `done`: every byte arrived and the notification went out. `quiet`: no
+    operation of it can touch the consumer's memory any more.
+    """
+
+    op: OpId
+    done: bool
+    quiet: bool
+    reason: Reason
+
+
+@attrs.frozen(kw_only=True)
+class OpNotPosted:
+    """The part was claimed for posting but nothing of it was posted."""
+
+    op: OpId
+    reason: Reason
+
+
+@attrs.frozen(kw_only=True)
+class FenceResult:
+    """Answer to `Fence`."""
+
+    peer: Peer
+    fenced: bool
+
+
+Event = (
+    Unreachable
+    | Register
+    | Resolved
+    | Unresolvable
+    | CancelRegistration
+    | Expect
+    | Offer
+    | Withdraw
+    | OpEnded
+    | OpNotPosted
+    | FenceResult
+)

@@ -1,0 +1,216 @@
+"""The handshake of one link, both sides (spec section 4).
+
+Owns version negotiation, identity and the order of the four messages. Knows no
+layout and no transport: `describe` and `accept` are given by the driver and may
+raise `Refusal`. Invariant: nothing of phase 2 is looked at before phase 1 has
+been accepted, and a refusal always carries a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+import attrs
+
+from kvxfer.core.ids import Incarnation, Peer, PeerKey, Reason, Role
+from kvxfer.core.messages import (
+    VERSION_MAX,
+    VERSION_MIN,
+    Bye,
+    Describe,
+    HandshakeMessage,
+    Hello,
+    Message,
+    Refuse,
+    Welcome,
+)
+from kvxfer.core.tables import LINK, LinkAction, LinkEvent, LinkState
+
+FEATURES = 0
+"""Feature bits of this version; none is defined yet."""
+
+
+class Refusal(Exception):
+    """Raised by `describe` and `accept`: the peer cannot be served."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+@attrs.frozen(kw_only=True)
+class Identity:
+    """Who this side is."""
+
+    engine_id: str
+    rank: int
+    incarnation: Incarnation
+    role: Role
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What one input led to, to be carried out in order."""
+
+    messages: tuple[HandshakeMessage, ...] = ()
+    up: bool = False
+    lost: bool = False
+    unreachable: bool = False
+    close: bool = False
+
+
+@attrs.define(kw_only=True)
+class Handshake:
+    """State of one link from its first byte to its last."""
+
+    me: Identity
+    dialled: PeerKey | None
+    """Whom this side dialled; None where the other side did."""
+    describe: Callable[[Peer], Describe]
+    accept: Callable[[Peer, Describe], tuple[int, ...]]
+    state: LinkState = LinkState.CALLED
+    peer: Peer | None = None
+    version: int = 0
+    ranks: tuple[int, ...] = ()
+    reason: Reason = Reason.NONE
+    detail: str = ""
+
+    def start(self) -> Outcome:
+        """Connection is open. The dialler speaks first."""
+        if self.dialled is None:
+            return Outcome()
+        return self._fire(LinkEvent.DIALLED)
+
+    def receive(self, message: Message) -> Outcome:
+        """A handshake message or BYE came in."""
+        try:
+            match message:
+                case Hello():
+                    self._check_hello(message)
+                    event = LinkEvent.HELLO
+                case Welcome():
+                    self._check_welcome(message)
+                    event = LinkEvent.WELCOME
+                case Describe():
+                    self._take_description(message)
+                    event = LinkEvent.DESCRIBE
+                case Refuse():
+                    self.reason, self.detail = message.reason, message.detail
+                    event = LinkEvent.REFUSED
+                case Bye():
+                    self.reason = message.reason
+                    event = LinkEvent.LOST
+                case _:
+                    return self.fail(Reason.PROTOCOL_ERROR, "transfer message before the handshake")
+            return self._fire(event)
+        except Refusal as refusal:
+            return self.fail(refusal.reason, refusal.detail)
+
+    def fail(self, reason: Reason, detail: str) -> Outcome:
+        """Refuse the peer: tell it why, then close."""
+        self.reason, self.detail = reason, detail
+        outcome = self._fire(LinkEvent.REFUSED)
+        if not outcome.close:
+            return outcome
+        refuse = Refuse(reason=reason, detail=detail)
+        return attrs.evolve(outcome, messages=(*outcome.messages, refuse))
+
+    def timeout(self) -> Outcome:
+        self.reason, self.detail = Reason.UNREACHABLE, "no answer within the handshake deadline"
+        return self._fire(LinkEvent.TIMEOUT)
+
+    def lost(self, reason: Reason) -> Outcome:
+        if self.reason is Reason.NONE:
+            self.reason, self.detail = reason, "connection lost"
+        return self._fire(LinkEvent.LOST)
+
+    def _fire(self, event: LinkEvent) -> Outcome:
+        cell = LINK.fire(self.state, event)
+        messages: list[HandshakeMessage] = []
+        up = lost = unreachable = close = False
+        for action in cell.actions:
+            match action:
+                case LinkAction.SEND_HELLO:
+                    messages.append(self._hello())
+                case LinkAction.SEND_WELCOME:
+                    messages.append(self._welcome())
+                case LinkAction.SEND_DESCRIBE:
+                    assert self.peer is not None
+                    messages.append(self.describe(self.peer))
+                case LinkAction.REPORT_UP:
+                    up = True
+                case LinkAction.REPORT_LOST:
+                    lost = True
+                case LinkAction.REPORT_UNREACHABLE:
+                    unreachable = True
+                case LinkAction.CLOSE:
+                    close = True
+                case _:
+                    assert_never(action)
+        # Only now: where `describe` refuses, the state is still the one to refuse from.
+        self.state = cell.target
+        return Outcome(
+            messages=tuple(messages), up=up, lost=lost, unreachable=unreachable, close=close
+        )
+
+    def _hello(self) -> Hello:
+        assert self.dialled is not None
+        return Hello(
+            version_min=VERSION_MIN,
+            version_max=VERSION_MAX,
+            engine_id=self.me.engine_id,
+            rank=self.me.rank,
+            incarnation=self.me.incarnation,
+            role=self.me.role,
+            features=FEATURES,
+            expected_engine_id=self.dialled.engine_id,
+            expected_rank=self.dialled.rank,
+        )
+
+    def _welcome(self) -> Welcome:
+        return Welcome(
+            version=self.version,
+            engine_id=self.me.engine_id,
+            rank=self.me.rank,
+            incarnation=self.me.incarnation,
+            role=self.me.role,
+            features=FEATURES,
+        )
+
+    def _check_hello(self, hello: Hello) -> None:
+        version = min(hello.version_max, VERSION_MAX)
+        if version < max(hello.version_min, VERSION_MIN):
+            raise Refusal(
+                Reason.VERSION_MISMATCH,
+                f"peer speaks {hello.version_min} to {hello.version_max}, "
+                f"this side {VERSION_MIN} to {VERSION_MAX}",
+            )
+        mine = (self.me.engine_id, self.me.rank)
+        wanted = (hello.expected_engine_id or self.me.engine_id, hello.expected_rank)
+        if wanted != mine:
+            raise Refusal(Reason.WRONG_PEER, f"dialled for {wanted}, this is {mine}")
+        if not (self.me.role & Role.PRODUCER and hello.role & Role.CONSUMER):
+            raise Refusal(Reason.ROLE_MISMATCH, "a consumer dials a producer")
+        if hello.incarnation == self.me.incarnation:
+            raise Refusal(Reason.WRONG_PEER, "dialled itself")
+        self.version = version
+        self.peer = Peer(PeerKey(hello.engine_id, hello.rank), hello.incarnation)
+
+    def _check_welcome(self, welcome: Welcome) -> None:
+        if not VERSION_MIN <= welcome.version <= VERSION_MAX:
+            raise Refusal(Reason.VERSION_MISMATCH, f"peer chose version {welcome.version}")
+        key = PeerKey(welcome.engine_id, welcome.rank)
+        if self.dialled is not None and key != self.dialled:
+            raise Refusal(Reason.WRONG_PEER, f"dialled {self.dialled}, answered by {key}")
+        if not welcome.role & Role.PRODUCER:
+            raise Refusal(Reason.ROLE_MISMATCH, "the peer is no producer")
+        self.version = welcome.version
+        self.peer = Peer(key, welcome.incarnation)
+
+    def _take_description(self, theirs: Describe) -> None:
+        if self.state not in (LinkState.WELCOMED, LinkState.DESCRIBING):
+            return  # Out of order: the table closes the link.
+        assert self.peer is not None
+        self.ranks = self.accept(self.peer, theirs)

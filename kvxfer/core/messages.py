@@ -1,0 +1,229 @@
+"""Control messages, one frozen class per section of the specification.
+
+Owns the fields and their meaning. Knows no encoding: `kvxfer.wire` does. Every
+message about a transfer carries (transfer_id, attempt, sender incarnation,
+receiver incarnation); only durations are ever carried, never absolute times (J1).
+Columns are little-endian unsigned integers as raw bytes, so that nothing is
+copied element by element between the wire and the data plane.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import attrs
+
+from kvxfer.core.ids import Attempt, AttemptKey, Incarnation, Part, Reason, Role, TransferId
+
+MAGIC = b"kvxfer"
+VERSION_MIN = 1
+VERSION_MAX = 1
+
+
+class MessageType(IntEnum):
+    """Numbers on the wire (spec section 5). Reserved numbers stay listed and unused."""
+
+    HELLO = 1
+    WELCOME = 2
+    REFUSE = 3
+    DESCRIBE = 4
+    BYE = 5
+    GRANT = 16
+    GRANT_ACK = 17
+    RENEW = 18
+    GONE = 19
+    CANCEL = 20
+    CANCELLED = 21
+    DONE = 32
+    FAILED = 33
+    NEVER_POSTED = 34
+    # Reserved for pull, streaming and drain; specified in a later minor version.
+    OFFER = 48
+    RELEASE = 49
+    DRAIN = 50
+
+
+@attrs.frozen
+class Column:
+    """A column of unsigned integers: `width` bytes each (4 or 8), little-endian."""
+
+    width: int
+    data: bytes
+
+    def __len__(self) -> int:
+        return len(self.data) // self.width
+
+
+@attrs.frozen(kw_only=True)
+class BlockRuns:
+    """The block table of one cache group, as runs of consecutive block ids (spec 6.2).
+
+    `starts` and `lengths` have one entry per run. `first_token` is the token at
+    which the first block starts; entries follow in token order (G1).
+    """
+
+    group: int
+    first_token: int
+    starts: Column
+    lengths: Column
+
+
+# --- handshake, phase 1: fixed, decoded before anything else (spec section 4) ---
+
+
+@attrs.frozen(kw_only=True)
+class Hello:
+    """Opens a link. Sent by the side that dials."""
+
+    version_min: int
+    version_max: int
+    engine_id: str
+    rank: int
+    incarnation: Incarnation
+    role: Role
+    features: int
+    expected_engine_id: str
+    """Whom the dialler wants to reach; empty where any engine will do (I-10)."""
+    expected_rank: int
+
+
+@attrs.frozen(kw_only=True)
+class Welcome:
+    """Accepts a HELLO and names the version both sides now speak."""
+
+    version: int
+    engine_id: str
+    rank: int
+    incarnation: Incarnation
+    role: Role
+    features: int
+
+
+@attrs.frozen(kw_only=True)
+class Refuse:
+    """Ends a handshake with a reason. The link is closed after it."""
+
+    reason: Reason
+    detail: str
+
+
+# --- handshake, phase 2 ---
+
+
+@attrs.frozen(kw_only=True)
+class Describe:
+    """What a peer's memory looks like and how the transport reaches it.
+
+    `shard` is the layout descriptor in its plain form (spec section 7), `blob`
+    belongs to the transport named `transport`.
+    """
+
+    transport: str
+    blob: bytes
+    shard: bytes
+
+
+@attrs.frozen(kw_only=True)
+class Bye:
+    """Announces an orderly end of the link."""
+
+    reason: Reason
+
+
+# --- transfers ---
+
+
+@attrs.frozen(kw_only=True)
+class Header:
+    """The part that every message about a transfer shares (E1, A3, I1)."""
+
+    transfer_id: TransferId
+    attempt: Attempt
+    sender: Incarnation
+    receiver: Incarnation
+
+    @property
+    def key(self) -> AttemptKey:
+        return AttemptKey(self.transfer_id, self.attempt)
+
+
+@attrs.frozen(kw_only=True)
+class Grant:
+    """Consumer to producer: permission to write `parts` into the named blocks, for one attempt."""
+
+    header: Header
+    digest: bytes
+    """Digest of the prompt's token ids, empty where unknown. A wrong pair is refused by it."""
+    lease_ms: int
+    parts: tuple[Part, ...]
+    tables: tuple[BlockRuns, ...]
+
+
+@attrs.frozen(kw_only=True)
+class GrantAck:
+    """Producer to consumer: the attempt is held here. Answers GRANT and RENEW."""
+
+    header: Header
+
+
+@attrs.frozen(kw_only=True)
+class Renew:
+    """Consumer to producer: the attempt is still wanted for `lease_ms` more."""
+
+    header: Header
+    lease_ms: int
+
+
+@attrs.frozen(kw_only=True)
+class Gone:
+    """Producer to consumer: not held here; nothing of this attempt is or will be in flight."""
+
+    header: Header
+    reason: Reason
+
+
+@attrs.frozen(kw_only=True)
+class Cancel:
+    """Consumer to producer: stop. Answered by CANCELLED once drained."""
+
+    header: Header
+    reason: Reason
+
+
+@attrs.frozen(kw_only=True)
+class Cancelled:
+    """Producer to consumer: nothing of mine is or will be in flight for this attempt."""
+
+    header: Header
+
+
+@attrs.frozen(kw_only=True)
+class Done:
+    """The part's bytes are visible in the consumer's memory. Rides on the transport."""
+
+    header: Header
+    part: Part
+
+
+@attrs.frozen(kw_only=True)
+class Failed:
+    """The part was posted and failed. `quiet`: proven to touch no memory any more."""
+
+    header: Header
+    part: Part
+    reason: Reason
+    quiet: bool
+
+
+@attrs.frozen(kw_only=True)
+class NeverPosted:
+    """The part was never posted and never will be under this attempt."""
+
+    header: Header
+    part: Part
+    reason: Reason
+
+
+HandshakeMessage = Hello | Welcome | Refuse | Describe
+TransferMessage = Grant | GrantAck | Renew | Gone | Cancel | Cancelled | Done | Failed | NeverPosted
+Message = HandshakeMessage | Bye | TransferMessage

@@ -1,0 +1,92 @@
+"""Deadlines of the core.
+
+Owns a heap of (deadline, key). Knows no clock: the time is an argument.
+Invariant: expiry looks at the earliest deadline whatever the order of insertion
+(J2), and a timer that was set again or cleared never fires with its old time.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import attrs
+
+from kvxfer.core.ids import AttemptKey, LinkId, PeerKey, TransferId
+
+
+@attrs.frozen
+class HandshakeTimer:
+    """A link must be up."""
+
+    link: LinkId
+
+
+@attrs.frozen
+class DeadlineTimer:
+    """Consumer: every part must have landed."""
+
+    key: AttemptKey
+
+
+@attrs.frozen
+class EdgeTimer:
+    """Consumer: renew, ask again, or try the fence again."""
+
+    key: AttemptKey
+    peer: PeerKey
+
+
+@attrs.frozen
+class GrantTimer:
+    """Producer: a grant must have been renewed, or its operations must have ended."""
+
+    peer: PeerKey
+    key: AttemptKey
+
+
+@attrs.frozen
+class OfferTimer:
+    """Producer: every consumer must have come."""
+
+    transfer_id: TransferId
+
+
+TimerKey = HandshakeTimer | DeadlineTimer | EdgeTimer | GrantTimer | OfferTimer
+
+
+@attrs.define
+class Timers:
+    """Named one-shot timers. Setting a name again replaces its deadline."""
+
+    _heap: list[tuple[int, int, TimerKey]] = attrs.field(factory=list)
+    _live: dict[TimerKey, tuple[int, int]] = attrs.field(factory=dict)
+    _serial: int = 0
+
+    def set(self, key: TimerKey, deadline_ms: int) -> None:
+        self._serial += 1
+        self._live[key] = (deadline_ms, self._serial)
+        heapq.heappush(self._heap, (deadline_ms, self._serial, key))
+
+    def clear(self, key: TimerKey) -> None:
+        self._live.pop(key, None)
+
+    def next_deadline_ms(self) -> int | None:
+        """Earliest live deadline, or None."""
+        while self._heap:
+            deadline_ms, serial, key = self._heap[0]
+            if self._live.get(key) == (deadline_ms, serial):
+                return deadline_ms
+            heapq.heappop(self._heap)
+        return None
+
+    def expired(self, now_ms: int) -> TimerKey | None:
+        """Take one timer whose deadline has come, earliest first, or None."""
+        deadline_ms = self.next_deadline_ms()
+        if deadline_ms is None or deadline_ms > now_ms:
+            return None
+        _, _, key = heapq.heappop(self._heap)
+        del self._live[key]
+        return key
+
+    def __len__(self) -> int:
+        return len(self._live)

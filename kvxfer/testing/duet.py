@@ -1,0 +1,503 @@
+"""Two real sessions and a world that can do anything to what is between them.
+
+Owns a consumer and a producer session, the wires between them, the operations
+posted and the danger they are to memory. Nothing moves unless told to. Knows no
+transport and no layout. Invariant: `Duet` raises `Violation` at the very step
+that breaks A1, A2, B1, B2, C1, C3, D1 or N2, so the last step is the culprit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import assert_never
+
+import attrs
+
+from kvxfer.core import effects as fx
+from kvxfer.core import events as ev
+from kvxfer.core.handshake import Identity
+from kvxfer.core.ids import (
+    Attempt,
+    AttemptKey,
+    Incarnation,
+    LinkId,
+    OpId,
+    Part,
+    Peer,
+    PeerKey,
+    Reason,
+    Role,
+    TransferId,
+)
+from kvxfer.core.messages import Describe, Done
+from kvxfer.core.session import Session
+from kvxfer.core.tables import SourceState
+from kvxfer.limits import Limits, Timings
+from kvxfer.testing.between import Cable, Posted, Violation
+
+D_KEY = PeerKey("eng-D", 0)
+P_KEY = PeerKey("eng-P", 0)
+
+
+@attrs.define(eq=False)
+class Duet:
+    """One consumer, one producer (over its lives), any number of transfers."""
+
+    timings: Timings = attrs.field(factory=Timings)
+    limits: Limits = attrs.field(factory=Limits)
+    parts_per_transfer: int = 2
+    now_ms: int = 0
+    consumer: Session = attrs.field(init=False)
+    producer: Session = attrs.field(init=False)
+    cables: dict[LinkId, Cable] = attrs.field(factory=dict)
+    dials: int = 0
+    queued: dict[OpId, fx.Post] = attrs.field(factory=dict)
+    posted: dict[OpId, Posted] = attrs.field(factory=dict)
+    danger: dict[tuple[Incarnation, OpId], Posted] = attrs.field(factory=dict)
+    """Operations that may still write into the consumer's memory."""
+    fences: deque[Peer] = attrs.field(factory=deque)
+    told: list[fx.Effect] = attrs.field(factory=list)
+    let_go: set[AttemptKey] = attrs.field(factory=set)
+    transcript: list[str] = attrs.field(factory=list)
+    parts_landed: set[tuple[AttemptKey, Part]] = attrs.field(factory=set)
+    _outcomes: Counter[tuple[str, str]] = attrs.field(factory=Counter)
+    restarts: int = 0
+    cuts: int = 0
+    _tags_by: dict[tuple[str, str], list[str]] = attrs.field(factory=dict)
+    _registered: set[str] = attrs.field(factory=set)
+    _offered: set[str] = attrs.field(factory=set)
+    _last_link: int = 0
+    _lives: int = 0
+    _tags: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.consumer = self._session(D_KEY, Incarnation(1000), Role.CONSUMER)
+        self.producer = self._session(P_KEY, Incarnation(1), Role.PRODUCER)
+        self._lives = 1
+
+    def _session(self, key: PeerKey, incarnation: Incarnation, role: Role) -> Session:
+        other = (P_KEY if key == D_KEY else D_KEY).rank
+        return Session(
+            me=Identity(engine_id=key.engine_id, rank=key.rank, incarnation=incarnation, role=role),
+            limits=self.limits,
+            timings=self.timings,
+            describe=lambda _link, _peer: Describe(transport="duet", blob=b"", shard=b""),
+            accept=lambda _link, _peer, _theirs: (other,),
+        )
+
+    def _new_tag(self, side: str, tid: str) -> str:
+        self._tags += 1
+        tag = f"{side.lower()}{self._tags}"
+        self._tags_by.setdefault((side, tid), []).append(tag)
+        return tag
+
+    def tags_of(self, side: str, tid: str) -> list[str]:
+        """Names of all registrations ("D") or offers ("P") of a transfer so far."""
+        return self._tags_by.get((side, tid), [])
+
+    # --- moves of the engines ---
+
+    def register(self, tid: str, *, digest: bytes = b"", deadline_ms: int = 1000) -> str:
+        tag = self._new_tag("D", tid)
+        self._registered.add(tag)
+        self._say(f"D registers {tid} as {tag}")
+        event = ev.Register(
+            transfer_id=TransferId(tid),
+            producers=(P_KEY,),
+            digest=digest,
+            deadline_ms=deadline_ms,
+            tag=tag,
+        )
+        self.consumer.handle(event, self.now_ms)
+        self._settle()
+        return tag
+
+    def cancel(self, tid: str, tag: str) -> None:
+        self._say(f"D cancels {tag}")
+        event = ev.CancelRegistration(
+            transfer_id=TransferId(tid), reason=Reason.CANCELLED_BY_CONSUMER, tag=tag
+        )
+        self.consumer.handle(event, self.now_ms)
+        self._settle()
+
+    def decline(self, tid: str) -> None:
+        self._say(f"D declines {tid}")
+        event = ev.Register(
+            transfer_id=TransferId(tid),
+            producers=(P_KEY,),
+            digest=b"",
+            deadline_ms=1000,
+            silent=True,
+        )
+        self.consumer.handle(event, self.now_ms)
+        self._settle()
+
+    def expect(self, tid: str) -> None:
+        self._say(f"P expects {tid}")
+        self.producer.handle(ev.Expect(transfer_id=TransferId(tid)), self.now_ms)
+        self._settle()
+
+    def offer(self, tid: str, *, digest: bytes = b"", token_count: int = 100) -> str:
+        tag = self._new_tag("P", tid)
+        self._offered.add(tag)
+        self._say(f"P offers {tid} as {tag}")
+        event = ev.Offer(
+            transfer_id=TransferId(tid),
+            token_count=token_count,
+            digest=digest,
+            lease_ms=self.timings.offer_lease_ms,
+            tag=tag,
+        )
+        self.producer.handle(event, self.now_ms)
+        self._settle()
+        return tag
+
+    def withdraw(self, tid: str) -> None:
+        self._say(f"P withdraws {tid}")
+        event = ev.Withdraw(transfer_id=TransferId(tid), reason=Reason.PRODUCER_ABORTED)
+        self.producer.handle(event, self.now_ms)
+        self._settle()
+
+    # --- moves of the network ---
+
+    def connect(self) -> None:
+        """Answer the oldest dial with an open connection."""
+        self.dials -= 1
+        self._last_link += 1
+        cable = Cable(LinkId(self._last_link), self.producer.me.incarnation)
+        self.cables[cable.id] = cable
+        self._say(f"link {cable.id} opens")
+        self.producer.open_link(cable.id, None, self.now_ms)
+        self.consumer.open_link(cable.id, P_KEY, self.now_ms)
+        self._settle()
+
+    def refuse_dial(self) -> None:
+        self.dials -= 1
+        self._say("dial fails")
+        event = ev.Unreachable(peer=P_KEY, reason=Reason.UNREACHABLE)
+        self.consumer.handle(event, self.now_ms)
+        self._settle()
+
+    def to_producer(self, cable: Cable) -> None:
+        """Deliver the oldest message of the consumer."""
+        message = cable.to_producer.popleft()
+        if cable.open_at_producer:
+            self._say(f"P receives {type(message).__name__}")
+            self.producer.receive(cable.id, message, self.now_ms)
+            self._settle()
+
+    def to_consumer(self, cable: Cable) -> None:
+        """Deliver the oldest message of the producer."""
+        message = cable.to_consumer.popleft()
+        if cable.open_at_consumer:
+            self._say(f"D receives {type(message).__name__}")
+            self.consumer.receive(cable.id, message, self.now_ms)
+            self._settle()
+
+    def notice(self, cable: Cable, index: int = 0, *, keep: bool = False) -> None:
+        """Deliver one transport notification, out of order or twice as wished."""
+        message = cable.notices[index]
+        if not keep:
+            del cable.notices[index]
+        assert isinstance(message, Done)
+        self._say(f"D is notified of {message.header.transfer_id} {message.part}")
+        self.consumer.receive(cable.id, message, self.now_ms)
+        self._settle()
+
+    def lose_notice(self, cable: Cable) -> None:
+        cable.notices.popleft()
+        self._say("a notice is lost")
+
+    def cut(self, cable: Cable, *, consumer: bool, producer: bool) -> None:
+        """The connection breaks; each side learns of it when told to."""
+        if cable.open_at_consumer and cable.open_at_producer:
+            self.cuts += 1
+        if consumer and cable.open_at_consumer:
+            cable.open_at_consumer = False
+            self._say(f"D loses link {cable.id}")
+            self.consumer.close_link(cable.id, Reason.PEER_LOST, self.now_ms)
+        if producer and cable.open_at_producer:
+            cable.open_at_producer = False
+            self._say(f"P loses link {cable.id}")
+            self.producer.close_link(cable.id, Reason.PEER_LOST, self.now_ms)
+        self._settle()
+
+    def restart_producer(self) -> None:
+        """P dies with everything it has posted, and comes back with another incarnation."""
+        self._lives += 1
+        self.restarts += 1
+        self._say(f"P dies and restarts as life {self._lives}")
+        self.queued.clear()
+        self.posted.clear()
+        self._offered.clear()
+        for cable in self.cables.values():
+            cable.open_at_producer = False
+            cable.to_producer.clear()
+        self.producer = self._session(P_KEY, Incarnation(self._lives), Role.PRODUCER)
+
+    def advance(self, delta_ms: int) -> None:
+        self.now_ms += delta_ms
+        self._say(f"{delta_ms} ms pass")
+        self.consumer.advance(self.now_ms)
+        self.producer.advance(self.now_ms)
+        self._settle()
+
+    def next_deadline_ms(self) -> int | None:
+        both = (self.consumer.next_deadline_ms(), self.producer.next_deadline_ms())
+        return min((d for d in both if d is not None), default=None)
+
+    # --- moves of the transport ---
+
+    def post(self, op: OpId) -> bool:
+        """The driver comes to posting a part."""
+        post = self.queued.pop(op)
+        if not self.producer.claim(op, self.now_ms):
+            self._say(f"P drops op {op}")
+            return False
+        cable = self.cables[post.link]
+        posted = Posted(op, post, cable)
+        self.posted[op] = posted
+        self._say(f"P posts op {op} of {post.grant.header.transfer_id}")
+        if not cable.shut_by_consumer:
+            key = post.grant.header.key
+            if key in self.let_go:
+                raise Violation(f"A1: op {op} posted after {key} was let go")
+            self.danger[self.producer.me.incarnation, op] = posted
+        self._settle()
+        return True
+
+    def refuse_post(self, op: OpId) -> None:
+        """The transport takes nothing of it."""
+        self.queued.pop(op)
+        if self.producer.claim(op, self.now_ms):
+            self._say(f"op {op} cannot be posted")
+            event = ev.OpNotPosted(op=op, reason=Reason.TRANSPORT_FAILED)
+            self.producer.handle(event, self.now_ms)
+            self._settle()
+
+    def finish(self, op: OpId, *, done: bool, quiet: bool = True) -> None:
+        """A posted part ends at the producer."""
+        posted = self.posted.pop(op)
+        post = posted.post
+        if done and not posted.cable.shut_by_consumer:
+            header = self.producer.ctx.header(post.grant.header.key, post.peer)
+            posted.cable.notices.append(Done(header=header, part=post.part))
+            self.parts_landed.add((post.grant.header.key, post.part))
+        if done or quiet:
+            self.danger.pop((self.producer.me.incarnation, op), None)
+        self._say(f"op {op} ends, done={done} quiet={quiet}")
+        reason = Reason.NONE if done else Reason.TRANSPORT_FAILED
+        event = ev.OpEnded(op=op, done=done, quiet=done or quiet, reason=reason)
+        self.producer.handle(event, self.now_ms)
+        self._settle()
+
+    def fence(self, *, fenced: bool) -> None:
+        """The consumer's transport answers the oldest fence."""
+        peer = self.fences.popleft()
+        self._say(f"fence of {peer.key.engine_id} life {peer.incarnation}: {fenced}")
+        if fenced:
+            for cable in self.cables.values():
+                if cable.producer_life == peer.incarnation and not cable.open_at_consumer:
+                    cable.shut_by_consumer = True
+            for key in [k for k, p in self.danger.items() if p.cable.shut_by_consumer]:
+                del self.danger[key]
+        self.consumer.handle(ev.FenceResult(peer=peer, fenced=fenced), self.now_ms)
+        self._settle()
+
+    # --- effects ---
+
+    def _settle(self) -> None:
+        moved = True
+        while moved:
+            moved = False
+            for effect in self.consumer.poll():
+                moved = True
+                self._consumer_effect(effect)
+            for effect in self.producer.poll():
+                moved = True
+                self._producer_effect(effect)
+
+    def _consumer_effect(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Send():
+                self.cables[effect.link].to_producer.append(effect.message)
+            case fx.Dial():
+                self.dials = 1
+            case fx.DropLink():
+                self.cables[effect.link].open_at_consumer = False
+            case fx.Resolve():
+                parts = () if effect.silent else self.parts()
+                plan = ev.EdgePlan(peer=P_KEY, parts=parts, tables=())
+                event = ev.Resolved(transfer_id=effect.transfer_id, edges=(plan,))
+                self.consumer.handle(event, self.now_ms)
+            case fx.Fence():
+                self.fences.append(effect.peer)
+            case fx.TellLanded() | fx.TellLost() | fx.TellLetGo():
+                self._told_consumer(effect)
+            case fx.Trace():
+                pass
+            case fx.Post() | fx.StopOp() | fx.TellSent() | fx.TellUnsent():
+                raise Violation(f"a consumer has nothing to do with {effect}")
+            case _:
+                assert_never(effect)
+
+    def _producer_effect(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Send():
+                self.cables[effect.link].to_consumer.append(effect.message)
+            case fx.DropLink():
+                self.cables[effect.link].open_at_producer = False
+            case fx.Post():
+                self.queued[effect.op] = effect
+            case fx.StopOp():
+                # It may have ended meanwhile, by a fence in the same batch.
+                if effect.op in self.posted:
+                    self.posted[effect.op].stopped = True
+            case fx.Fence():
+                self._fence_by_producer(effect.peer)
+            case fx.TellSent() | fx.TellUnsent():
+                self._told_producer(effect)
+            case fx.Trace():
+                pass
+            case fx.Dial() | fx.Resolve() | fx.TellLanded() | fx.TellLost() | fx.TellLetGo():
+                raise Violation(f"a producer has nothing to do with {effect}")
+            case _:
+                assert_never(effect)
+
+    def _fence_by_producer(self, peer: Peer) -> None:
+        """Its own operations end locally; what is in the network may still land."""
+        self.producer.handle(ev.FenceResult(peer=peer, fenced=True), self.now_ms)
+        for op, posted in list(self.posted.items()):
+            if posted.post.peer == peer and not posted.cable.open_at_producer:
+                self.posted.pop(op)
+                event = ev.OpEnded(op=op, done=False, quiet=False, reason=Reason.TRANSPORT_FAILED)
+                self.producer.handle(event, self.now_ms)
+
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(Part(0, 0, 10 * i, 10 * i + 10) for i in range(self.parts_per_transfer))
+
+    # --- checks at every tell ---
+
+    def _told_consumer(self, effect: fx.TellLanded | fx.TellLost | fx.TellLetGo) -> None:
+        self.told.append(effect)
+        self._say(f"D is told {type(effect).__name__} {effect.tag}")
+        key = AttemptKey(effect.transfer_id, effect.attempt)
+        if effect.tag not in self._registered:
+            raise Violation(f"N2: {effect} names what the engine did not register")
+        match effect:
+            case fx.TellLanded():
+                self._once(effect.tag, "end")
+                missing = [p for p in self.parts() if (key, p) not in self.parts_landed]
+                if missing:
+                    raise Violation(f"D1: {key} landed without {missing}")
+            case fx.TellLost():
+                self._once(effect.tag, "end")
+            case fx.TellLetGo():
+                self._once(effect.tag, "let go")
+                if not self._outcomes[effect.tag, "end"]:
+                    raise Violation(f"C1: {key} let go before it ended")
+                if effect.attempt == Attempt(0):
+                    return
+                self.let_go.add(key)
+                live = [p.op for p in self.danger.values() if p.post.grant.header.key == key]
+                if live:
+                    raise Violation(f"A2: {key} let go while ops {live} may write")
+            case _:
+                assert_never(effect)
+
+    def _told_producer(self, effect: fx.TellSent | fx.TellUnsent) -> None:
+        self.told.append(effect)
+        self._say(f"P is told {type(effect).__name__} {effect.tag}")
+        if effect.tag not in self._offered:
+            raise Violation(f"N2: {effect} names what the engine did not offer")
+        self._once(effect.tag, "end")
+        if isinstance(effect, fx.TellUnsent) and effect.reason is Reason.ALREADY_IN_USE:
+            return
+        reading = [
+            p.op
+            for p in self.posted.values()
+            if p.post.grant.header.transfer_id == effect.transfer_id and p.post.tag == effect.tag
+        ]
+        if reading:
+            raise Violation(f"B1: {effect.transfer_id} ended while ops {reading} read it")
+
+    def _once(self, tag: str, what: str) -> None:
+        self._outcomes[tag, what] += 1
+        if self._outcomes[tag, what] > 1:
+            raise Violation(f"C1: {tag} was told '{what}' twice")
+
+    def _say(self, line: str) -> None:
+        self.transcript.append(f"{self.now_ms:8d}  {line}")
+
+    # --- to the end ---
+
+    def link_up(self) -> Cable:
+        """Bring a link up, as an earlier transfer would have done."""
+        self.decline("earlier")
+        self.connect()
+        cable = self.cables[LinkId(self._last_link)]
+        while cable.to_producer or cable.to_consumer:
+            if cable.to_producer:
+                self.to_producer(cable)
+            else:
+                self.to_consumer(cable)
+        return cable
+
+    def quiesce(self, steps_max: int = 2000) -> None:
+        """Let everything pending happen, fences succeed, time pass; then all must be over (L1)."""
+        for _ in range(steps_max):
+            if not self._step():
+                # An engine that announced a prefill ends it: a duty of its adapter.
+                waiting = (SourceState.EXPECTED, SourceState.UNWANTED)
+                for source in list(self.producer.producer.sources.values()):
+                    if source.state in waiting:
+                        self.withdraw(source.transfer_id)
+                deadline_ms = self.next_deadline_ms()
+                if deadline_ms is None:
+                    break
+                self.advance(max(1, deadline_ms - self.now_ms))
+        left = (self.consumer.live(), self.producer.live())
+        if left != (0, 0):
+            raise Violation(f"L1: tables not empty after quiescence: {left}")
+        for tag in self._registered:
+            if not (self._outcomes[tag, "end"] and self._outcomes[tag, "let go"]):
+                raise Violation(f"C2: registration {tag} never ended")
+        for tag in self._offered:
+            if not self._outcomes[tag, "end"]:
+                raise Violation(f"C2: offer {tag} never ended")
+
+    def _step(self) -> bool:
+        if self.dials:
+            self.connect()
+        elif self.fences:
+            self.fence(fenced=True)
+        elif self.queued:
+            self.post(next(iter(self.queued)))
+        elif self.posted:
+            posted = next(iter(self.posted.values()))
+            if posted.cable.shut_by_consumer:
+                self.finish(posted.op, done=False, quiet=False)
+            else:
+                self.finish(posted.op, done=not posted.stopped)
+        else:
+            return self._step_cables()
+        return True
+
+    def _step_cables(self) -> bool:
+        for cable in self.cables.values():
+            if not cable.open_at_producer and cable.open_at_consumer:
+                self.cut(cable, consumer=True, producer=False)
+                return True
+            if not cable.open_at_consumer and cable.open_at_producer:
+                self.cut(cable, consumer=False, producer=True)
+                return True
+            if cable.to_producer:
+                self.to_producer(cable)
+                return True
+            if cable.notices:
+                self.notice(cable)
+                return True
+            if cable.to_consumer:
+                self.to_consumer(cable)
+                return True
+        return False
