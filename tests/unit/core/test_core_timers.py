@@ -1,0 +1,58 @@
+"""Timers and tombstones: order, replacement, bounds."""
+
+from kvxfer.core.ids import LinkId
+from kvxfer.core.timers import HandshakeTimer, Timers
+from kvxfer.core.tombstones import Tombstones
+
+
+def timer(n: int) -> HandshakeTimer:
+    return HandshakeTimer(LinkId(n))
+
+
+def test_earliest_first_whatever_the_order_of_insertion() -> None:
+    timers = Timers()
+    for n, deadline_ms in ((1, 30), (2, 10), (3, 20)):
+        timers.set(timer(n), deadline_ms)
+    fired = []
+    while (key := timers.expired(30)) is not None:
+        fired.append(key)
+    assert fired == [timer(2), timer(3), timer(1)]
+    assert len(timers) == 0
+
+
+def test_a_timer_set_again_does_not_fire_with_its_old_time() -> None:
+    timers = Timers()
+    timers.set(timer(1), 10)
+    timers.set(timer(1), 50)
+    assert timers.expired(49) is None
+    assert timers.next_deadline_ms() == 50
+    assert timers.expired(50) == timer(1)
+    assert timers.expired(1000) is None
+
+
+def test_a_cleared_timer_never_fires() -> None:
+    timers = Timers()
+    timers.set(timer(1), 10)
+    timers.clear(timer(1))
+    assert timers.next_deadline_ms() is None
+    assert timers.expired(10) is None
+
+
+def test_tombstones_are_bounded_in_number() -> None:
+    stones: Tombstones[int, str] = Tombstones(count_max=3, life_ms=100)
+    for n in range(10):
+        stones.put(n, str(n), now_ms=0)
+    assert len(stones) == 3
+    assert stones.get(6, 0) is None
+    assert stones.get(7, 0) == "7"
+
+
+def test_tombstones_are_bounded_in_time() -> None:
+    stones: Tombstones[int, str] = Tombstones(count_max=3, life_ms=100)
+    stones.put(1, "a", now_ms=0)
+    stones.put(2, "b", now_ms=50)
+    assert stones.get(1, 99) == "a"
+    assert stones.get(1, 100) is None
+    assert stones.get(2, 100) == "b"
+    stones.put(2, "b", now_ms=120)
+    assert stones.get(2, 200) == "b"
