@@ -1,0 +1,31 @@
+"""The driver: the only room where core, layout, wire and transport meet.
+
+Public names for engines and their adapters.
+"""
+
+from kvxfer.core.ids import Reason, Role, TransferId
+from kvxfer.driver.agent import Agent, AgentFailed
+from kvxfer.driver.commands import ProducerAddress
+from kvxfer.driver.config import AgentConfig
+from kvxfer.driver.results import Landed, LetGo, Lost, Result, Sent, Unsent
+from kvxfer.limits import Limits, Timings
+from kvxfer.transport.ops import Memory
+
+__all__ = [
+    "Agent",
+    "AgentConfig",
+    "AgentFailed",
+    "Landed",
+    "LetGo",
+    "Limits",
+    "Lost",
+    "Memory",
+    "ProducerAddress",
+    "Reason",
+    "Result",
+    "Role",
+    "Sent",
+    "Timings",
+    "TransferId",
+    "Unsent",
+]

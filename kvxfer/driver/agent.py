@@ -1,0 +1,245 @@
+"""The agent: what an engine holds.
+
+Owns the writer thread and the mailbox between it and the engine. Invariants: no
+call of an engine blocks or does work that grows with the number of blocks; no
+lock is held across a call; the thread ends when `close` returns.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import deque
+from collections.abc import Mapping
+
+import attrs
+import trio
+
+from kvxfer.core.ids import Incarnation, Reason, TransferId
+from kvxfer.driver.commands import (
+    Cancel,
+    Command,
+    Decline,
+    Expect,
+    Offer,
+    ProducerAddress,
+    Register,
+    Withdraw,
+)
+from kvxfer.driver.config import AgentConfig
+from kvxfer.driver.loop import Loop
+from kvxfer.driver.pump import Pump, TraceRecord
+from kvxfer.driver.results import Result
+from kvxfer.errors import BadValue, LocalFault
+from kvxfer.layout.geometry import BlockTable
+from kvxfer.transport.registry import open_transport
+
+
+class AgentFailed(LocalFault):
+    """The writer thread has died; nothing can be transferred any more."""
+
+
+@attrs.define(eq=False)
+class Agent:
+    """One rank's end of kvxfer. Make it with `Agent.start`."""
+
+    config: AgentConfig
+    incarnation: Incarnation = attrs.field(factory=lambda: Incarnation(secrets.randbits(64) or 1))
+    address: tuple[str, int] | None = None
+    """Where consumers dial, once started; None for an agent that only dials."""
+    _mailbox: deque[Command] = attrs.field(factory=deque)
+    _results: deque[Result] = attrs.field(factory=deque)
+    _arrived: threading.Event = attrs.field(factory=threading.Event)
+    _ready: threading.Event = attrs.field(factory=threading.Event)
+    _failure: BaseException | None = None
+    _counters: Mapping[str, int] = attrs.field(factory=dict)
+    _pump: Pump | None = None
+    _loop: Loop | None = None
+    _token: trio.lowlevel.TrioToken | None = None
+    _thread: threading.Thread = attrs.field(init=False)
+
+    @classmethod
+    def start(cls, config: AgentConfig) -> Agent:
+        """Open the transport, register the memory, listen, and start the writer thread.
+
+        Raises BadValue where the address is taken or a value is out of its
+        bound, TransportFault where the transport or its library is missing.
+        """
+        agent = cls(config)
+        agent._thread = threading.Thread(
+            target=agent._main, name=f"kvxfer-{config.engine_id}-{config.shard.rank}", daemon=True
+        )
+        agent._thread.start()
+        agent._ready.wait()
+        if agent._failure is not None:
+            agent._thread.join()
+            raise agent._failure
+        return agent
+
+    # --- producer ---
+
+    def expect(self, transfer_id: TransferId) -> None:
+        """A prefill for this transfer starts here."""
+        self._put(Expect(transfer_id=transfer_id))
+
+    def offer(
+        self,
+        transfer_id: TransferId,
+        tables: tuple[BlockTable, ...],
+        token_count: int,
+        *,
+        digest: bytes = b"",
+        lease_ms: int | None = None,
+        tag: str = "",
+    ) -> None:
+        """Tokens [0, token_count) are final; hold the blocks until Sent or Unsent."""
+        self._put(
+            Offer(
+                transfer_id=transfer_id,
+                tables=tables,
+                token_count=token_count,
+                digest=digest,
+                lease_ms=lease_ms,
+                tag=tag,
+            )
+        )
+
+    def withdraw(self, transfer_id: TransferId, reason: Reason = Reason.PRODUCER_ABORTED) -> None:
+        """The request was aborted; ends in Unsent where it was offered before."""
+        self._put(Withdraw(transfer_id=transfer_id, reason=reason))
+
+    # --- consumer ---
+
+    def register(
+        self,
+        transfer_id: TransferId,
+        *,
+        producers: tuple[ProducerAddress, ...],
+        tables: tuple[BlockTable, ...],
+        token_start: int,
+        token_stop: int,
+        digest: bytes = b"",
+        deadline_ms: int | None = None,
+        tag: str = "",
+    ) -> None:
+        """Grant the producers access to the blocks; Landed or Lost follows, then LetGo."""
+        self._put(
+            Register(
+                transfer_id=transfer_id,
+                producers=producers,
+                tables=tables,
+                token_start=token_start,
+                token_stop=token_stop,
+                digest=digest,
+                deadline_ms=deadline_ms,
+                tag=tag,
+            )
+        )
+
+    def cancel(self, transfer_id: TransferId, tag: str = "") -> None:
+        """The request has ended; its blocks stay untouched until LetGo."""
+        self._put(Cancel(transfer_id=transfer_id, tag=tag))
+
+    def decline(self, transfer_id: TransferId, producers: tuple[ProducerAddress, ...]) -> None:
+        """Nothing is needed of this transfer; tells the producers, gives no results."""
+        self._put(Decline(transfer_id=transfer_id, producers=producers))
+
+    # --- results ---
+
+    def take(self) -> list[Result]:
+        """All results since the last call. AgentFailed once the writer thread is dead."""
+        self._arrived.clear()
+        taken: list[Result] = []
+        while self._results:
+            taken.append(self._results.popleft())
+        if self._failure is not None and not taken:
+            raise AgentFailed(f"writer thread died: {self._failure!r}") from self._failure
+        return taken
+
+    def wait(self, timeout_s: float) -> bool:
+        """Block until a result is there; False after `timeout_s`."""
+        return self._arrived.wait(timeout_s)
+
+    def counters(self) -> Mapping[str, int]:
+        """Counters as of the writer thread's latest turn that moved something."""
+        return self._counters
+
+    def events(self) -> list[TraceRecord]:
+        """The latest trace records, oldest first."""
+        return list(self._pump.trace) if self._pump is not None else []
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Refuse new work, drain for at most `timeout_s`, tell the peers, end the thread."""
+        if self._thread.is_alive() and self._token is not None and self._loop is not None:
+            try:
+                self._token.run_sync_soon(self._loop.stop, timeout_s)
+            except trio.RunFinishedError:
+                pass
+        self._thread.join()
+
+    # --- the writer thread ---
+
+    def _put(self, command: Command) -> None:
+        if self._failure is not None:
+            raise AgentFailed(f"writer thread died: {self._failure!r}") from self._failure
+        self._mailbox.append(command)
+        if self._token is None or self._loop is None:
+            raise LocalFault("the agent was not started: use Agent.start")
+        try:
+            self._token.run_sync_soon(self._loop.wake, idempotent=True)
+        except trio.RunFinishedError:
+            raise LocalFault("the agent is closed") from None
+
+    def _main(self) -> None:
+        try:
+            trio.run(self._run)
+        except BaseException as error:
+            if self._ready.is_set():
+                self.config.logger.exception("writer thread died")
+            self._failure = error
+        finally:
+            self._ready.set()
+            self._arrived.set()
+
+    async def _run(self) -> None:
+        pump = Pump(
+            config=self.config,
+            ops=open_transport(self.config.transport),
+            incarnation=self.incarnation,
+        )
+        try:
+            listeners = await self._listen()
+            self._pump = pump
+            self._loop = Loop(
+                pump=pump,
+                listeners=listeners,
+                mailbox=self._mailbox,
+                deliver=self._deliver,
+                publish=self._publish,
+            )
+            self._token = trio.lowlevel.current_trio_token()
+            self._publish(pump.counters())
+            self._ready.set()
+            await self._loop.run()
+        finally:
+            self._publish(pump.counters())
+            pump.close()
+
+    async def _listen(self) -> list[trio.SocketListener]:
+        if self.config.listen is None:
+            return []
+        host, port = self.config.listen
+        try:
+            listeners = await trio.open_tcp_listeners(port, host=host)
+        except OSError as error:
+            raise BadValue("listen", f"{host}:{port}", f"a free address ({error})") from error
+        bound = listeners[0].socket.getsockname()
+        self.address = (host, bound[1])
+        return listeners[:1]
+
+    def _deliver(self, results: list[Result]) -> None:
+        self._results.extend(results)
+        self._arrived.set()
+
+    def _publish(self, counters: dict[str, int]) -> None:
+        self._counters = counters

@@ -1,0 +1,88 @@
+"""What the engine tells the agent: frozen records for the mailbox.
+
+Owns the engine-facing commands. A command is checked where the agent takes it
+from the mailbox; a bad one ends that transfer with a reason, nothing else.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from kvxfer.core.ids import Reason, TransferId
+from kvxfer.layout.geometry import BlockTable
+
+
+@attrs.frozen(kw_only=True)
+class ProducerAddress:
+    """Where one producer rank listens for control connections."""
+
+    engine_id: str
+    rank: int
+    host: str
+    port: int
+
+
+@attrs.frozen(kw_only=True)
+class Register:
+    """Consumer: grant the producers of a transfer write access to `tables`.
+
+    Tokens [token_start, token_stop) are wanted; `tables` name the blocks for
+    them. `producers` are all ranks of the producing engine.
+    """
+
+    transfer_id: TransferId
+    producers: tuple[ProducerAddress, ...]
+    tables: tuple[BlockTable, ...]
+    token_start: int
+    token_stop: int
+    digest: bytes = b""
+    deadline_ms: int | None = None
+    tag: str = ""
+    """The engine's own name for the request; comes back in every result about it."""
+
+
+@attrs.frozen(kw_only=True)
+class Cancel:
+    """Consumer: the request has ended. The blocks stay untouched until LetGo."""
+
+    transfer_id: TransferId
+    tag: str = ""
+    reason: Reason = Reason.CANCELLED_BY_CONSUMER
+
+
+@attrs.frozen(kw_only=True)
+class Decline:
+    """Consumer: nothing is needed of this transfer (full prefix hit, early abort). No results."""
+
+    transfer_id: TransferId
+    producers: tuple[ProducerAddress, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Expect:
+    """Producer: a prefill for this transfer has started here; optional, sharpens cancels."""
+
+    transfer_id: TransferId
+
+
+@attrs.frozen(kw_only=True)
+class Offer:
+    """Producer: tokens [0, token_count) are final in `tables`; hold them until Sent or Unsent."""
+
+    transfer_id: TransferId
+    tables: tuple[BlockTable, ...]
+    token_count: int
+    digest: bytes = b""
+    lease_ms: int | None = None
+    tag: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Withdraw:
+    """Producer: the request was aborted. Ends in Unsent where it was offered before."""
+
+    transfer_id: TransferId
+    reason: Reason = Reason.PRODUCER_ABORTED
+
+
+Command = Register | Cancel | Decline | Expect | Offer | Withdraw

@@ -1,0 +1,122 @@
+"""From descriptors and tables to names and plans.
+
+Owns the translation between core names (parts, block runs) and layout values
+(edges, tables, plans). Knows no network. Invariant: the parts of an edge follow
+from the two descriptors and the wanted tokens alone, so both sides derive the
+same names (D3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvxfer.core.effects import Post
+from kvxfer.core.events import EdgePlan
+from kvxfer.core.ids import Part
+from kvxfer.core.messages import BlockRuns, Column, Grant
+from kvxfer.driver.commands import Offer, Register
+from kvxfer.driver.peers import Peers, RemotePeer
+from kvxfer.errors import RemoteFault
+from kvxfer.layout.geometry import BlockTable, Shard
+from kvxfer.layout.plan import Plan
+from kvxfer.layout.table import blocks_of, check_table, runs_of
+from kvxfer.limits import Limits
+
+
+def edge_plans(
+    shard: Shard, remotes: Sequence[RemotePeer], command: Register | None
+) -> tuple[EdgePlan, ...]:
+    """What each producer rank must write; nothing at all where there is no command.
+
+    Raises BadValue where the engine's tables do not cover the wanted tokens.
+    """
+    tables = _runs(shard, command) if command is not None else {}
+    plans = []
+    for remote in remotes:
+        groups = sorted({edge.consumer_group for edge in remote.edges})
+        if not groups:
+            continue
+        parts: tuple[Part, ...] = ()
+        if command is not None and command.token_start < command.token_stop:
+            rank = remote.peer.key.rank
+            span = (command.token_start, command.token_stop)
+            parts = tuple(Part(rank, group, *span) for group in groups)
+        used = tuple(tables[g] for g in groups if g in tables)
+        plans.append(EdgePlan(peer=remote.peer.key, parts=parts, tables=used))
+    return tuple(plans)
+
+
+def _runs(shard: Shard, command: Register) -> dict[int, BlockRuns]:
+    runs = {}
+    for table in command.tables:
+        check_table(shard, table, command.token_start, command.token_stop)
+        starts, lengths = runs_of(table.blocks)
+        runs[table.group] = BlockRuns(
+            group=table.group,
+            first_token=table.first_token,
+            starts=_column(starts),
+            lengths=_column(lengths),
+        )
+    return runs
+
+
+def _column(values: np.ndarray[tuple[int, ...], np.dtype[np.integer]]) -> Column:
+    width = 4 if values.size == 0 or int(values.max()) < 1 << 32 else 8
+    return Column(width, values.astype(f"<u{width}").tobytes())
+
+
+def wanted_bytes(shard: Shard, command: Register) -> int:
+    """Bytes that land in this shard for the wanted tokens."""
+    tokens = max(0, command.token_stop - command.token_start)
+    return sum(
+        tokens
+        * len(group.layers)
+        * (group.head_stop - group.head_start)
+        * sum(plane.content_bytes for plane in group.planes)
+        for group in shard.groups
+    )
+
+
+def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits: Limits) -> Plan:
+    """The byte ranges of one part: our blocks to theirs.
+
+    Raises RemoteFault where the grant names blocks that its descriptor does not
+    have, LayoutMismatch where the ranges cannot be served.
+    """
+    part = post.part
+    target = _granted_table(remote, post.grant, part.group, limits)
+    sources = {table.group: table for table in offer.tables}
+    plans = []
+    for edge in remote.edges:
+        if edge.consumer_group != part.group:
+            continue
+        source = sources.get(edge.producer_group)
+        if source is None:
+            raise RemoteFault("part.group", part.group, "a group that was offered")
+        check_table(peers.config.shard, source, part.token_start, part.token_stop)
+        geometry = peers.geometry(remote, edge)
+        plans.append(geometry.plan(source, target, part.token_start, part.token_stop))
+    if not plans:
+        raise RemoteFault("part.group", part.group, "a group of an edge between these ranks")
+    return Plan.concat(plans)
+
+
+def _granted_table(remote: RemotePeer, grant: Grant, group: int, limits: Limits) -> BlockTable:
+    for runs in grant.tables:
+        if runs.group == group:
+            blocks = blocks_of(
+                _values(runs.starts), _values(runs.lengths), limits.blocks_per_grant_max
+            )
+            table = BlockTable(group=group, first_token=runs.first_token, blocks=blocks)
+            assert remote.shard is not None
+            spans = [p for p in grant.parts if p.group == group]
+            for part in spans:
+                check_table(remote.shard, table, part.token_start, part.token_stop)
+            return table
+    raise RemoteFault("grant.tables", group, "a table for every group of a part")
+
+
+def _values(column: Column) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    return np.frombuffer(column.data, f"<u{column.width}").astype(np.uint64)

@@ -1,0 +1,497 @@
+"""The pump: core, layout, wire and transport joined, without threads or sockets.
+
+Owns the carrying out of effects and the feeding of events. The caller gives the
+time and the bytes of each link and takes bytes, dials and results out; nothing
+blocks. The trio driver runs it for engines, the simulated world runs it with
+virtual time. Invariant: effects are carried out in the order of the batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import assert_never
+
+import attrs
+import numpy as np
+
+from kvxfer.core import effects as fx
+from kvxfer.core import events as ev
+from kvxfer.core.handshake import Identity
+from kvxfer.core.ids import Incarnation, LinkId, Peer, PeerKey, Reason, TransferId
+from kvxfer.core.messages import Done, Message
+from kvxfer.core.session import Session
+from kvxfer.driver import commands as cmd
+from kvxfer.driver import results as rs
+from kvxfer.driver.config import AgentConfig
+from kvxfer.driver.mapping import edge_plans, part_plan, wanted_bytes
+from kvxfer.driver.peers import Peers
+from kvxfer.driver.posting import Poster
+from kvxfer.errors import KvxferError, RemoteFault, TransportFault
+from kvxfer.status import Status
+from kvxfer.transport.ops import COMPLETION, TransportOps
+from kvxfer.wire.codec import UnknownMessage, decode, encode
+from kvxfer.wire.framing import FrameReader, frame
+
+COMPLETIONS_PER_POLL = 256
+NOTIFICATIONS_PER_POLL = 256
+
+
+@attrs.frozen(kw_only=True)
+class TraceRecord:
+    """One step of a transfer: `t_ms` on this agent's clock."""
+
+    t_ms: float
+    transfer_id: TransferId
+    attempt: int
+    step: str
+
+
+@attrs.define
+class Turn:
+    """What the caller carries out after a turn, in this order."""
+
+    writes: list[tuple[LinkId, bytes]] = attrs.field(factory=list)
+    closes: list[LinkId] = attrs.field(factory=list)
+    dials: list[tuple[PeerKey, str, int]] = attrs.field(factory=list)
+    results: list[rs.Result] = attrs.field(factory=list)
+    progressed: bool = False
+
+
+@attrs.define(kw_only=True)
+class _Wanted:
+    """A registration of ours, by (transfer_id, tag)."""
+
+    command: cmd.Register
+    started_ms: float
+    bytes_wanted: int = 0
+
+
+@attrs.define(kw_only=True)
+class _Offered:
+    """An offer of ours, by (transfer_id, tag)."""
+
+    command: cmd.Offer
+    first_post_ms: float = 0.0
+    bytes_written: int = 0
+    descriptors: int = 0
+
+
+@attrs.define(kw_only=True)
+class Pump:
+    """One agent without its thread. All calls come from one owner (K3)."""
+
+    config: AgentConfig
+    ops: TransportOps
+    incarnation: Incarnation
+    session: Session = attrs.field(init=False)
+    peers: Peers = attrs.field(init=False)
+    poster: Poster = attrs.field(init=False)
+    trace: deque[TraceRecord] = attrs.field(init=False)
+    bytes_received: int = 0
+    _transport: int = 0
+    _regions: list[int] = attrs.field(factory=list)
+    _turn: Turn = attrs.field(factory=Turn)
+    _now_ms: float = 0.0
+    _readers: dict[LinkId, FrameReader] = attrs.field(factory=dict)
+    _dialled: dict[LinkId, PeerKey | None] = attrs.field(factory=dict)
+    _dialling: set[PeerKey] = attrs.field(factory=set)
+    _addresses: dict[PeerKey, tuple[str, int]] = attrs.field(factory=dict)
+    _wanted: dict[tuple[TransferId, str], _Wanted] = attrs.field(factory=dict)
+    _offered: dict[tuple[TransferId, str], _Offered] = attrs.field(factory=dict)
+    _completions: np.ndarray[tuple[int], np.dtype[np.void]] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        config = self.config
+        self._open_transport()
+        self.peers = Peers(config, self.ops, self._transport, self._was_dialled)
+        self.session = Session(
+            me=Identity(
+                engine_id=config.engine_id,
+                rank=config.shard.rank,
+                incarnation=self.incarnation,
+                role=config.role,
+            ),
+            limits=config.limits,
+            timings=config.timings,
+            describe=self.peers.describe,
+            accept=self.peers.accept,
+            check_digest=config.check_digest,
+        )
+        self.poster = Poster(self.ops, self._transport, config.limits, self._claim)
+        self.trace = deque(maxlen=config.events_max)
+        self._completions = np.zeros(COMPLETIONS_PER_POLL, COMPLETION)
+
+    def _open_transport(self) -> None:
+        status, self._transport = self.ops.open(self.config.transport_options)
+        if status != Status.OK:
+            raise TransportFault("open", status, self.ops.last_error(self._transport))
+        for memory in self.config.memories:
+            status, region = self.ops.register_region(self._transport, memory)
+            if status != Status.OK:
+                detail = self.ops.last_error(self._transport)
+                self.ops.close(self._transport)
+                raise TransportFault("register_region", status, detail)
+            self._regions.append(region)
+
+    def close(self) -> None:
+        """Drop everything; the caller has drained before where it could."""
+        for region in self._regions:
+            self.ops.deregister_region(self._transport, region)
+        self.ops.close(self._transport)
+
+    def _was_dialled(self, link: LinkId) -> bool:
+        return self._dialled[link] is not None
+
+    def _claim(self, op: int) -> bool:
+        return self.session.claim(fx.OpId(op), int(self._now_ms))
+
+    # --- from the engine ---
+
+    def submit(self, command: cmd.Command, now_ms: float) -> None:
+        """Take one command. A bad one ends that transfer with a reason."""
+        self._now_ms = now_ms
+        now = int(now_ms)
+        timings = self.config.timings
+        match command:
+            case cmd.Register():
+                self._register(command)
+            case cmd.Decline():
+                self._learn(command.producers)
+                self.session.handle(
+                    ev.Register(
+                        transfer_id=command.transfer_id,
+                        producers=_keys(command.producers),
+                        digest=b"",
+                        deadline_ms=timings.handshake_ms,
+                        silent=True,
+                    ),
+                    now,
+                )
+            case cmd.Cancel():
+                self.session.handle(
+                    ev.CancelRegistration(
+                        transfer_id=command.transfer_id, reason=command.reason, tag=command.tag
+                    ),
+                    now,
+                )
+            case cmd.Expect():
+                self.session.handle(ev.Expect(transfer_id=command.transfer_id), now)
+            case cmd.Offer():
+                self._offered.setdefault(
+                    (command.transfer_id, command.tag), _Offered(command=command)
+                )
+                self.session.handle(
+                    ev.Offer(
+                        transfer_id=command.transfer_id,
+                        token_count=command.token_count,
+                        digest=command.digest,
+                        lease_ms=command.lease_ms or timings.offer_lease_ms,
+                        tag=command.tag,
+                    ),
+                    now,
+                )
+            case cmd.Withdraw():
+                self.session.handle(
+                    ev.Withdraw(transfer_id=command.transfer_id, reason=command.reason), now
+                )
+            case _:
+                assert_never(command)
+
+    def _register(self, command: cmd.Register) -> None:
+        self._learn(command.producers)
+        key = (command.transfer_id, command.tag)
+        self._wanted.setdefault(key, _Wanted(command=command, started_ms=self._now_ms))
+        self.session.handle(
+            ev.Register(
+                transfer_id=command.transfer_id,
+                producers=_keys(command.producers),
+                digest=command.digest,
+                deadline_ms=command.deadline_ms or self.config.timings.transfer_deadline_ms,
+                tag=command.tag,
+            ),
+            int(self._now_ms),
+        )
+
+    def _learn(self, producers: tuple[cmd.ProducerAddress, ...]) -> None:
+        for p in producers:
+            self._addresses.pop(PeerKey(p.engine_id, p.rank), None)
+            self._addresses[PeerKey(p.engine_id, p.rank)] = (p.host, p.port)
+        while len(self._addresses) > self.config.limits.links_max:
+            self._addresses.pop(next(iter(self._addresses)))
+
+    # --- from the network ---
+
+    def link_opened(self, link: LinkId, dialled: PeerKey | None, now_ms: float) -> None:
+        self._now_ms = now_ms
+        self._readers[link] = FrameReader(self.config.limits)
+        self._dialled[link] = dialled
+        if dialled is not None:
+            self._dialling.discard(dialled)
+        self.session.open_link(link, dialled, int(now_ms))
+
+    def dial_failed(self, peer: PeerKey, detail: str, now_ms: float) -> None:
+        self._now_ms = now_ms
+        self._dialling.discard(peer)
+        event = ev.Unreachable(peer=peer, reason=Reason.UNREACHABLE, detail=detail)
+        self.session.handle(event, int(now_ms))
+
+    def link_bytes(self, link: LinkId, data: bytes, now_ms: float) -> None:
+        """Bytes of a control connection. Whatever they are, only that link can suffer."""
+        self._now_ms = now_ms
+        reader = self._readers.get(link)
+        if reader is None:
+            return
+        try:
+            for payload in reader.feed(data):
+                self._message(link, payload)
+        except RemoteFault as fault:
+            self.config.logger.warning("link %d ended: %s", link, fault)
+            self.session.fault(link, str(fault), int(now_ms))
+
+    def _message(self, link: LinkId, payload: bytes) -> None:
+        try:
+            message = decode(payload, self.config.limits)
+        except UnknownMessage:
+            # A newer minor version may send more than we know (spec section 5).
+            self.session.ctx.counters["unknown_messages"] += 1
+            return
+        self.session.receive(link, message, int(self._now_ms))
+
+    def link_closed(self, link: LinkId, reason: Reason, now_ms: float) -> None:
+        self._now_ms = now_ms
+        if link not in self._readers:
+            return
+        # What the transport has delivered already counts before the loss does.
+        self._drain_transport()
+        self._forget_link(link)
+        self.session.close_link(link, reason, int(now_ms))
+
+    def _forget_link(self, link: LinkId) -> None:
+        self._readers.pop(link, None)
+        self.peers.end_link(link)
+        self._dialled.pop(link, None)
+
+    # --- turning ---
+
+    def turn(self, now_ms: float) -> Turn:
+        """Advance everything once; never waits."""
+        self._now_ms = now_ms
+        self.session.advance(int(now_ms))
+        moved = self._drain_transport() if self.busy() else False
+        self._carry_out()
+        for event in self.poster.turn(now_ms):
+            moved = True
+            self._op_event(event)
+        self._carry_out()
+        self.peers.sweep(self.session.needs_fence)
+        turn, self._turn = self._turn, Turn()
+        turn.progressed = moved or bool(turn.writes or turn.results or turn.closes or turn.dials)
+        return turn
+
+    def busy(self) -> bool:
+        """True while the transport has to be polled."""
+        return bool(
+            self.poster.active or self.session.consumer.registrations or self.session.ctx.fences
+        )
+
+    def next_deadline_ms(self) -> int | None:
+        return self.session.next_deadline_ms()
+
+    def _drain_transport(self) -> bool:
+        moved = False
+        while True:
+            status, count = self.ops.poll(self._transport, self._completions)
+            if status < 0:
+                raise TransportFault("poll", Status(status), self.ops.last_error(self._transport))
+            for record in self._completions[:count]:
+                for event in self.poster.completed(int(record["request"]), int(record["status"])):
+                    self._op_event(event)
+            moved = moved or count > 0
+            if count < COMPLETIONS_PER_POLL:
+                break
+        while True:
+            status, notices = self.ops.poll_notifications(self._transport, NOTIFICATIONS_PER_POLL)
+            for handle, payload in notices:
+                self._notification(handle, payload)
+            moved = moved or bool(notices)
+            if status < 0 or len(notices) < NOTIFICATIONS_PER_POLL:
+                return moved
+
+    def _notification(self, handle: int, payload: bytes) -> None:
+        remote = self.peers.by_handle.get(handle)
+        if remote is None:
+            return
+        try:
+            message: Message = decode(payload, self.config.limits)
+        except RemoteFault as fault:
+            self.session.fault(remote.link, str(fault), int(self._now_ms))
+            return
+        self.session.receive(remote.link, message, int(self._now_ms))
+
+    def _op_event(self, event: ev.OpEnded | ev.OpNotPosted) -> None:
+        self.session.handle(event, int(self._now_ms))
+
+    # --- carrying out ---
+
+    def _carry_out(self) -> None:
+        while batch := self.session.poll():
+            for effect in batch:
+                self._effect(effect)
+
+    def _effect(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Send():
+                self._turn.writes.append((effect.link, frame(encode(effect.message))))
+            case fx.Dial():
+                self._dial(effect.peer)
+            case fx.DropLink():
+                self._forget_link(effect.link)
+                self._turn.closes.append(effect.link)
+            case fx.Resolve():
+                self._resolve(effect)
+            case fx.Fence():
+                self._fence(effect.peer)
+            case fx.Post():
+                self._post(effect)
+            case fx.StopOp():
+                for event in self.poster.stop(effect.op):
+                    self._op_event(event)
+            case fx.TellLanded() | fx.TellLost() | fx.TellLetGo() | fx.TellSent() | fx.TellUnsent():
+                self._tell(effect)
+            case fx.Trace():
+                self._trace(effect)
+            case _:
+                assert_never(effect)
+
+    def _dial(self, peer: PeerKey) -> None:
+        if peer in self._dialling:
+            return
+        address = self._addresses.get(peer)
+        if address is None:
+            self.dial_failed(peer, "no address known", self._now_ms)
+            return
+        self._dialling.add(peer)
+        self._turn.dials.append((peer, *address))
+
+    def _resolve(self, effect: fx.Resolve) -> None:
+        wanted = None if effect.silent else self._wanted[effect.transfer_id, effect.tag]
+        remotes = {r.peer: r for r in self.peers.by_link.values() if r.dialled}
+        command = wanted.command if wanted is not None else None
+        try:
+            edges = edge_plans(
+                self.config.shard, [remotes[peer] for peer in effect.producers], command
+            )
+        except KvxferError as error:
+            event: ev.Unresolvable | ev.Resolved = ev.Unresolvable(
+                transfer_id=effect.transfer_id, reason=Reason.OUT_OF_BOUNDS, detail=str(error)
+            )
+        else:
+            event = ev.Resolved(transfer_id=effect.transfer_id, edges=edges)
+            if wanted is not None:
+                wanted.bytes_wanted = wanted_bytes(self.config.shard, wanted.command)
+        self.session.handle(event, int(self._now_ms))
+
+    def _fence(self, peer: Peer) -> None:
+        fenced = self.peers.fence(peer)
+        if not fenced:
+            self.config.logger.warning(
+                "%s not fenced: %s", peer.key, self.ops.last_error(self._transport)
+            )
+        self.session.handle(ev.FenceResult(peer=peer, fenced=fenced), int(self._now_ms))
+
+    def _post(self, effect: fx.Post) -> None:
+        remote = self.peers.by_link.get(effect.link)
+        offered = self._offered.get((effect.grant.header.transfer_id, effect.tag))
+        if remote is None or offered is None:
+            self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.PEER_LOST))
+            return
+        try:
+            plan = part_plan(self.peers, remote, effect, offered.command, self.config.limits)
+        except KvxferError as error:
+            self.config.logger.warning(
+                "transfer %s not posted: %s", effect.grant.header.transfer_id, error
+            )
+            self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.OUT_OF_BOUNDS))
+            return
+        offered.first_post_ms = offered.first_post_ms or self._now_ms
+        offered.bytes_written += plan.bytes_total
+        offered.descriptors += plan.descriptor_count
+        done = Done(
+            header=self.session.ctx.header(effect.grant.header.key, effect.peer), part=effect.part
+        )
+        self.poster.add(effect, remote, plan, encode(done))
+
+    def _tell(
+        self,
+        effect: fx.TellLanded | fx.TellLost | fx.TellLetGo | fx.TellSent | fx.TellUnsent,
+    ) -> None:
+        key = (effect.transfer_id, effect.tag)
+        result: rs.Result
+        match effect:
+            case fx.TellLanded(transfer_id=tid, attempt=attempt, tag=tag):
+                wanted = self._wanted[key]
+                self.bytes_received += wanted.bytes_wanted
+                result = rs.Landed(
+                    transfer_id=tid,
+                    attempt=attempt,
+                    tag=tag,
+                    bytes_received=wanted.bytes_wanted,
+                    elapsed_ms=self._now_ms - wanted.started_ms,
+                )
+            case fx.TellLost(transfer_id=tid, attempt=attempt, tag=tag):
+                result = rs.Lost(
+                    transfer_id=tid,
+                    attempt=attempt,
+                    tag=tag,
+                    reason=effect.reason,
+                    detail=effect.detail,
+                )
+            case fx.TellLetGo(transfer_id=tid, attempt=attempt, tag=tag):
+                if attempt or not self.session.consumer.holds(tid, tag):
+                    self._wanted.pop(key, None)
+                result = rs.LetGo(transfer_id=tid, attempt=attempt, tag=tag)
+            case fx.TellSent(transfer_id=tid, tag=tag):
+                offered = self._offered.pop(key)
+                result = rs.Sent(
+                    transfer_id=tid,
+                    tag=tag,
+                    bytes_written=offered.bytes_written,
+                    descriptors=offered.descriptors,
+                    elapsed_ms=self._now_ms - (offered.first_post_ms or self._now_ms),
+                )
+            case fx.TellUnsent(transfer_id=tid, tag=tag):
+                if not self.session.producer.holds(tid, tag):
+                    self._offered.pop(key, None)
+                result = rs.Unsent(transfer_id=tid, tag=tag, reason=effect.reason)
+            case _:
+                assert_never(effect)
+        self._turn.results.append(result)
+
+    def _trace(self, effect: fx.Trace) -> None:
+        record = TraceRecord(
+            t_ms=self._now_ms,
+            transfer_id=effect.transfer_id,
+            attempt=effect.attempt,
+            step=effect.step,
+        )
+        self.trace.append(record)
+        self.config.logger.debug(
+            "%s %s attempt %d", effect.step, effect.transfer_id, effect.attempt
+        )
+
+    # --- views ---
+
+    def counters(self) -> dict[str, int]:
+        """Plain numbers, taken between turns."""
+        counts = dict(self.session.ctx.counters)
+        counts["live"] = self.session.live()
+        counts["quarantined"] = self.session.consumer.quarantined()
+        counts["links"] = len(self.session.ctx.links)
+        counts["bytes_written"] = self.poster.bytes_posted
+        counts["descriptors_posted"] = self.poster.descriptors_posted
+        counts["bytes_received"] = self.bytes_received
+        return counts
+
+
+def _keys(producers: tuple[cmd.ProducerAddress, ...]) -> tuple[PeerKey, ...]:
+    return tuple(PeerKey(p.engine_id, p.rank) for p in producers)
