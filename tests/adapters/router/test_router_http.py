@@ -1,0 +1,98 @@
+"""The routes beside the two that dispatch, and requests that reach no engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvxfer_router import Mode
+
+BODY = {"model": "tiny", "prompt": "one two three"}
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize(
+    ("body", "reason", "told"),
+    [
+        (b"", "bad_json", "not JSON"),
+        (b"{oops", "bad_json", "not JSON"),
+        (b"\xff\xfe\xfd", "bad_json", "not JSON"),
+        (b"[" * 100_000, "bad_json", "not JSON"),
+        (b"[1]", "not_an_object", "must be a JSON object, got list"),
+        (b"null", "not_an_object", "must be a JSON object, got NoneType"),
+    ],
+)
+async def test_a_bad_body_is_refused(
+    pair: Any, path: str, body: bytes, reason: str, told: str
+) -> None:
+    async with pair(Mode.PUSH) as net:
+        status, answer = await net.post(body, path=path)
+        assert status == 400
+        assert told in answer["error"]["message"]
+        assert answer["error"]["type"] == "invalid_request_error"
+        assert net.prefill.exchanges == net.decode.exchanges == []
+        assert (await net.samples())[f"requests_refused_total {reason}"] == 1
+
+
+async def test_a_body_above_the_bound_is_refused(pair: Any) -> None:
+    async with pair(Mode.PUSH, body_mib_max=1) as net:
+        status, answer = await net.post({**BODY, "prompt": "x" * (1 << 20)})
+        assert status == 413
+        assert str(1 << 20) in answer["error"]["message"]
+        assert (await net.post({**BODY, "prompt": "x" * (1 << 19)}))[0] == 200
+
+
+async def test_health_needs_no_engine(pair: Any, down_url: str) -> None:
+    async with pair(Mode.PUSH, prefill_url=down_url, decode_url=down_url) as net:
+        assert await net.get("/health") == (200, {"status": "ok"})
+
+
+async def test_ready_when_both_engines_are_healthy(pair: Any) -> None:
+    async with pair(Mode.PUSH) as net:
+        status, state = await net.get("/ready")
+        assert (status, state["ready"]) == (200, True)
+        net.decode.health_status = 503
+        status, state = await net.get("/ready")
+        assert (status, state["prefill"], state["decode"]) == (503, "ok", "status 503")
+
+
+async def test_not_ready_while_an_engine_is_down(pair: Any, down_url: str) -> None:
+    async with pair(Mode.PUSH, prefill_url=down_url) as net:
+        status, state = await net.get("/ready")
+        assert (status, state["decode"]) == (503, "ok")
+        assert "no connection" in state["prefill"]
+
+
+async def test_models_are_d_s(pair: Any, down_url: str) -> None:
+    async with pair(Mode.PUSH) as net:
+        status, models = await net.get("/v1/models")
+        assert (status, models["data"]) == (200, [{"id": "tiny"}])
+    async with pair(Mode.PUSH, decode_url=down_url) as net:
+        assert (await net.get("/v1/models"))[0] == 502
+
+
+async def test_outcomes_add_up(pair: Any) -> None:
+    async with pair(Mode.PUSH) as net:
+        await net.post(BODY)
+        await net.post(BODY, headers={"X-Kvxfer-Mode": "pull"})
+        await net.post({**BODY, "n": 3})
+        net.decode.behave = net.reply({}, status=500)
+        await net.post(BODY)
+        await net.until_sample("dispatches_total push failed", 1)
+        samples = await net.samples()
+        assert samples["dispatches_started_total push"] == 2
+        assert samples["dispatches_total push completed"] == 1
+        assert samples["dispatches_total pull completed"] == 1
+        assert samples["dispatches_total decode completed"] == 1
+        assert samples["first_byte_seconds_count push"] == 2
+
+
+async def test_metrics_are_prometheus_text(pair: Any) -> None:
+    async with pair(Mode.PUSH) as net:
+        await net.post(BODY)
+        await net.until_sample("dispatches_total push completed", 1)
+        async with net.client.get(net.url + "/metrics") as response:
+            assert response.headers["Content-Type"].startswith("text/plain; version=")
+            samples = net.parse_samples(await response.text())
+        assert samples["dispatches_total push completed"] == 1
