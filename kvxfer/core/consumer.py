@@ -13,7 +13,7 @@ from typing import assert_never
 import attrs
 
 from kvxfer.core.context import Context, Link
-from kvxfer.core.effects import Dial, Resolve, TellLanded, TellLetGo, TellLost
+from kvxfer.core.effects import Resolve, TellLanded, TellLetGo, TellLost
 from kvxfer.core.events import (
     CancelRegistration,
     EdgePlan,
@@ -104,8 +104,7 @@ class Consumer:
         self.ctx.trace(reg.key, "registered")
         self.ctx.timers.set(DeadlineTimer(reg.key), self.ctx.now_ms + event.deadline_ms)
         for key in reg.edges:
-            if self.ctx.link_to(key, dialled=True) is None:
-                self.ctx.emit(Dial(peer=key))
+            self.ctx.dial(key)
         self._try_resolve(reg)
 
     def _refuse(self, event: Register, reason: Reason) -> None:
@@ -129,6 +128,7 @@ class Consumer:
     # --- links ---
 
     def link_up(self, link: Link) -> None:
+        self.ctx.dialling.discard(link.peer.key)
         for reg, edge in self._edges(lambda e: e.key == link.peer.key):
             if edge.state is WriterState.DIALLING:
                 self._try_resolve(reg)
@@ -142,9 +142,10 @@ class Consumer:
                 self._fire_writer(reg, edge, WriterEvent.LINK_LOST, reason)
             elif edge.state is WriterState.DIALLING and link.dialled:
                 # Nothing was granted over it yet: ask for a new one, up to the deadline.
-                self.ctx.emit(Dial(peer=edge.key))
+                self.ctx.dial(edge.key)
 
     def unreachable(self, event: Unreachable) -> None:
+        self.ctx.dialling.discard(event.peer)
         for reg, edge in self._edges(lambda e: e.key == event.peer):
             self._fire_writer(reg, edge, WriterEvent.UNREACHABLE, event.reason, event.detail)
 
@@ -159,8 +160,8 @@ class Consumer:
         if reg.state is not RequestState.WAITING or reg.resolving or reg.resolved:
             return
         links = [self.ctx.link_to(key, dialled=True) for key in reg.edges]
-        peers = tuple(link.peer for link in links if link is not None)
-        if len(peers) == len(links):
+        up = tuple(link.id for link in links if link is not None)
+        if len(up) == len(links):
             reg.resolving = True
             self.ctx.emit(
                 Resolve(
@@ -168,7 +169,7 @@ class Consumer:
                     attempt=reg.key.attempt,
                     tag=reg.tag,
                     silent=reg.silent,
-                    producers=peers,
+                    links=up,
                 )
             )
 
@@ -194,9 +195,8 @@ class Consumer:
         links = {key: self.ctx.link_to(key, dialled=True) for key in reg.edges}
         if any(link is None for link in links.values()):
             # A link died between Resolve and its answer: it is dialled again, as at the start.
-            for key, link in links.items():
-                if link is None:
-                    self.ctx.emit(Dial(peer=key))
+            for key in links:
+                self.ctx.dial(key)
             return
         reg.resolved = True
         plans = {plan.peer: plan for plan in event.edges}
@@ -291,7 +291,7 @@ class Consumer:
                     self._send_cancel(reg, edge)
             case WriterState.QUARANTINED:
                 if self.ctx.link_to(edge.key, dialled=True) is None:
-                    self.ctx.emit(Dial(peer=edge.key))
+                    self.ctx.dial(edge.key)
                 self._fire_writer(reg, edge, WriterEvent.RETRY, Reason.NONE)
             case WriterState.DIALLING | WriterState.FENCING | WriterState.QUIET:
                 pass

@@ -11,7 +11,7 @@ from collections import Counter, deque
 
 import attrs
 
-from kvxfer.core.effects import DropLink, Effect, Fence, Send, Trace
+from kvxfer.core.effects import Dial, DropLink, Effect, Fence, Send, Trace
 from kvxfer.core.ids import AttemptKey, Incarnation, LinkId, Peer, PeerKey, Reason
 from kvxfer.core.messages import Header, TransferMessage
 from kvxfer.core.timers import Timers
@@ -44,6 +44,7 @@ class Context:
     links: dict[LinkId, Link] = attrs.field(factory=dict)
     lost: deque[tuple[Link, Reason]] = attrs.field(factory=deque)
     fences: set[Peer] = attrs.field(factory=set)
+    dialling: set[PeerKey] = attrs.field(factory=set)
     _by_peer: dict[tuple[PeerKey, bool], LinkId] = attrs.field(factory=dict)
 
     def emit(self, effect: Effect) -> None:
@@ -84,6 +85,12 @@ class Context:
         if link_id in self.links:
             self.emit(DropLink(link=link_id, reason=reason))
             self.remove_link(link_id, reason)
+
+    def dial(self, key: PeerKey) -> None:
+        """Ask for a link unless there is one, or one is on its way."""
+        if self.link_to(key, dialled=True) is None and key not in self.dialling:
+            self.dialling.add(key)
+            self.emit(Dial(peer=key))
 
     def link_to(self, key: PeerKey, *, dialled: bool) -> Link | None:
         link_id = self._by_peer.get((key, dialled))

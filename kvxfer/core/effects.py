@@ -44,7 +44,8 @@ class Resolve:
     attempt: Attempt
     tag: str
     silent: bool
-    producers: tuple[Peer, ...]
+    links: tuple[LinkId, ...]
+    """One for every producer, all of them up."""
 
 
 @attrs.frozen(kw_only=True)

@@ -7,6 +7,7 @@ lock is held across a call; the thread ends when `close` returns.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 from collections import deque
@@ -171,10 +172,8 @@ class Agent:
     def close(self, timeout_s: float = 5.0) -> None:
         """Refuse new work, drain for at most `timeout_s`, tell the peers, end the thread."""
         if self._thread.is_alive() and self._token is not None and self._loop is not None:
-            try:
+            with contextlib.suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._loop.stop, timeout_s)
-            except trio.RunFinishedError:
-                pass
         self._thread.join()
 
     # --- the writer thread ---

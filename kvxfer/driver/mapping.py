@@ -18,7 +18,7 @@ from kvxfer.core.ids import Part
 from kvxfer.core.messages import BlockRuns, Column, Grant
 from kvxfer.driver.commands import Offer, Register
 from kvxfer.driver.peers import Peers, RemotePeer
-from kvxfer.errors import RemoteFault
+from kvxfer.errors import LayoutMismatch, RemoteFault
 from kvxfer.layout.geometry import BlockTable, Shard
 from kvxfer.layout.plan import Plan
 from kvxfer.layout.table import blocks_of, check_table, runs_of
@@ -45,6 +45,11 @@ def edge_plans(
             parts = tuple(Part(rank, group, *span) for group in groups)
         used = tuple(tables[g] for g in groups if g in tables)
         plans.append(EdgePlan(peer=remote.peer.key, parts=parts, tables=used))
+    covered = {part.group for plan in plans for part in plan.parts}
+    if command is not None and command.token_start < command.token_stop:
+        missing = [g.name for i, g in enumerate(shard.groups) if i not in covered]
+        if missing:
+            raise LayoutMismatch(f"no producer writes group {missing[0]!r}")
     return tuple(plans)
 
 

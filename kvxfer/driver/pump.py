@@ -17,7 +17,7 @@ import numpy as np
 from kvxfer.core import effects as fx
 from kvxfer.core import events as ev
 from kvxfer.core.handshake import Identity
-from kvxfer.core.ids import Incarnation, LinkId, Peer, PeerKey, Reason, TransferId
+from kvxfer.core.ids import Incarnation, LinkId, OpId, Peer, PeerKey, Reason, TransferId
 from kvxfer.core.messages import Done, Message
 from kvxfer.core.session import Session
 from kvxfer.driver import commands as cmd
@@ -94,7 +94,6 @@ class Pump:
     _now_ms: float = 0.0
     _readers: dict[LinkId, FrameReader] = attrs.field(factory=dict)
     _dialled: dict[LinkId, PeerKey | None] = attrs.field(factory=dict)
-    _dialling: set[PeerKey] = attrs.field(factory=set)
     _addresses: dict[PeerKey, tuple[str, int]] = attrs.field(factory=dict)
     _wanted: dict[tuple[TransferId, str], _Wanted] = attrs.field(factory=dict)
     _offered: dict[tuple[TransferId, str], _Offered] = attrs.field(factory=dict)
@@ -142,8 +141,8 @@ class Pump:
     def _was_dialled(self, link: LinkId) -> bool:
         return self._dialled[link] is not None
 
-    def _claim(self, op: int) -> bool:
-        return self.session.claim(fx.OpId(op), int(self._now_ms))
+    def _claim(self, op: OpId) -> bool:
+        return self.session.claim(op, int(self._now_ms))
 
     # --- from the engine ---
 
@@ -225,13 +224,10 @@ class Pump:
         self._now_ms = now_ms
         self._readers[link] = FrameReader(self.config.limits)
         self._dialled[link] = dialled
-        if dialled is not None:
-            self._dialling.discard(dialled)
         self.session.open_link(link, dialled, int(now_ms))
 
     def dial_failed(self, peer: PeerKey, detail: str, now_ms: float) -> None:
         self._now_ms = now_ms
-        self._dialling.discard(peer)
         event = ev.Unreachable(peer=peer, reason=Reason.UNREACHABLE, detail=detail)
         self.session.handle(event, int(now_ms))
 
@@ -364,23 +360,20 @@ class Pump:
                 assert_never(effect)
 
     def _dial(self, peer: PeerKey) -> None:
-        if peer in self._dialling:
-            return
         address = self._addresses.get(peer)
         if address is None:
             self.dial_failed(peer, "no address known", self._now_ms)
             return
-        self._dialling.add(peer)
         self._turn.dials.append((peer, *address))
 
     def _resolve(self, effect: fx.Resolve) -> None:
         wanted = None if effect.silent else self._wanted[effect.transfer_id, effect.tag]
-        remotes = {r.peer: r for r in self.peers.by_link.values() if r.dialled}
         command = wanted.command if wanted is not None else None
+        remotes = [self.peers.by_link[k] for k in effect.links if k in self.peers.by_link]
         try:
-            edges = edge_plans(
-                self.config.shard, [remotes[peer] for peer in effect.producers], command
-            )
+            # Where a link died within this batch, the core dials it again.
+            whole = len(remotes) == len(effect.links)
+            edges = edge_plans(self.config.shard, remotes, command) if whole else ()
         except KvxferError as error:
             event: ev.Unresolvable | ev.Resolved = ev.Unresolvable(
                 transfer_id=effect.transfer_id, reason=Reason.OUT_OF_BOUNDS, detail=str(error)
