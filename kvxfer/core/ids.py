@@ -68,6 +68,8 @@ class Reason(IntEnum):
     ROLE_MISMATCH = 23
     PARTS_MISMATCH = 24
     NEW_INCARNATION = 25
+    UNREGISTERED = 65535
+    """Stands for a number that this version does not know. Never sent."""
 
 
 @attrs.frozen(order=True)

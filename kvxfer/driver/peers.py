@@ -24,7 +24,7 @@ from kvxfer.layout.plain import shard_from_plain, shard_to_plain
 from kvxfer.layout.translate import EdgeGeometry
 from kvxfer.status import Status
 from kvxfer.transport.ops import TransportOps
-from kvxfer.wire.plain import decode_plain, encode_plain
+from kvxfer.wire.cbor import decode_plain, encode_plain
 
 
 @attrs.define(kw_only=True)

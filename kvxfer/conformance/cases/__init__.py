@@ -1,0 +1,1 @@
+"""Cases of the conformance kit, one module per group of requirements."""

@@ -1,0 +1,74 @@
+"""Block tables: runs on the wire, columns in memory, and whether they cover the tokens.
+
+Owns the two forms of a table and its check against a shard. Knows no plan.
+Invariant: a table that passed `check_table` names only blocks of the pool, never
+the null block, each at most once, and covers every wanted token (G1, M1).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kvxfer.errors import BadValue
+from kvxfer.layout.geometry import BlockTable, Shard
+
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+
+
+def runs_of(blocks: I64) -> tuple[U64, U64]:
+    """Maximal runs of consecutive ids, in table order: (starts, lengths), uint64."""
+    if blocks.size == 0:
+        empty = np.zeros(0, np.uint64)
+        return empty, empty
+    breaks = np.flatnonzero(np.diff(blocks) != 1) + 1
+    first = np.concatenate(([0], breaks))
+    lengths = np.diff(np.concatenate((first, [blocks.size])))
+    return blocks[first].astype(np.uint64), lengths.astype(np.uint64)
+
+
+def blocks_of(starts: U64, lengths: U64, blocks_max: int) -> I64:
+    """Runs back to ids. BadValue where the sum of lengths is above `blocks_max`.
+
+    Nothing is allocated before the bound is known to hold.
+    """
+    if starts.shape != lengths.shape:
+        raise BadValue("runs", (starts.size, lengths.size), "as many starts as lengths")
+    if lengths.size and (int(lengths.min()) < 1 or int(lengths.max()) > blocks_max):
+        raise BadValue("runs.lengths", int(lengths.max()), f"from 1 to {blocks_max}")
+    total = int(lengths.sum(dtype=np.uint64))
+    # Each length is within the bound, and there are at most as many as the message limit lets
+    # through, so the sum cannot have wrapped.
+    if total > blocks_max:
+        raise BadValue("runs", total, f"at most {blocks_max} blocks")
+    if starts.size and int(starts.max()) >= 1 << 62:
+        raise BadValue("runs.starts", int(starts.max()), "below 2^62")
+    counts = lengths.astype(np.int64)
+    before = np.concatenate(([0], np.cumsum(counts)[:-1])) if counts.size else counts
+    within = np.arange(total, dtype=np.int64) - np.repeat(before, counts)
+    return np.repeat(starts.astype(np.int64), counts) + within
+
+
+def check_table(shard: Shard, table: BlockTable, token_start: int, token_stop: int) -> None:
+    """Raise BadValue where `table` cannot hold tokens [token_start, token_stop) in `shard`."""
+    if not 0 <= table.group < len(shard.groups):
+        raise BadValue("table.group", table.group, f"below {len(shard.groups)}")
+    group = shard.groups[table.group]
+    blocks = table.blocks
+    if blocks.ndim != 1 or blocks.dtype.kind not in "iu":
+        raise BadValue("table.blocks", blocks.dtype, "one column of integers")
+    span = (table.first_token, table.first_token + blocks.size * group.tokens_per_block)
+    if token_start < token_stop and not span[0] <= token_start < token_stop <= span[1]:
+        bound = f"covering tokens {token_start} to {token_stop - 1}"
+        raise BadValue("table", f"tokens {span[0]} to {span[1] - 1}", bound)
+    if blocks.size == 0:
+        return
+    low, high = int(blocks.min()), int(blocks.max())
+    if low < 0 or high >= group.manager_blocks:
+        bound = f"from 0 to {group.manager_blocks - 1}"
+        raise BadValue("table.blocks", low if low < 0 else high, bound)
+    if group.null_block is not None and bool((blocks == group.null_block).any()):
+        raise BadValue("table.blocks", group.null_block, "not the null block")
+    if np.unique(blocks).size != blocks.size:
+        raise BadValue("table.blocks", blocks.size, "every block once")

@@ -1,0 +1,1 @@
+"""The transport room: the C-like table, capabilities, registry and the loopback."""

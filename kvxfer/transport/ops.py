@@ -1,0 +1,112 @@
+"""The ops table: the contract between kvxfer and a network.
+
+Owns the slots, their signatures and the rules below; spec/kvxfer_transport.h is
+the same table in C (a later step). Knows no network. A transport fills every
+slot; what it cannot do points to a stub of `kvxfer.transport.stubs`.
+
+Rules
+-----
+1. No exception crosses the table. Every call returns a `Status`, most beside a value.
+2. Nothing blocks. `open` and `peer_create` may take time for set-up, not for a peer.
+3. All calls come from one thread, the owner (K3).
+4. Handles are positive integers, opaque, never reused in one session.
+5. A post either returns OK and a request, which then ends exactly once in `poll`,
+   or returns an error of the never-posted kind (`status.is_never_posted`).
+6. A notification given with a write arrives only after the write's bytes are
+   visible to the owner of the memory. A notification sent alone has no order.
+7. A completion says how the request ended: OK, OP_FAILED (quiet) or OP_UNKNOWN
+   (not proven quiet). After `fence_peer` returned OK on the initiator, its own
+   requests towards that peer are quiet locally.
+8. `fence_peer` returns OK only with proof that the peer can write into our memory
+   no more, not even with operations that it has posted already; else NOT_FENCED,
+   and it may be tried again. After the first try nothing can be posted to the peer.
+9. Columns are numpy uint64 arrays of equal length; the caller keeps them and the
+   memory alive until the request has ended. All ranges of an accepted post are
+   moved, exactly, and nothing beside them. Columns without an entry are either a
+   notification with no bytes, or OP_INVALID; a range of no bytes is OP_INVALID or moves none.
+10. A blob that cannot be used is refused with PEER_BLOB and changes nothing: a good
+    one may follow. Handles that this session never gave, or that have ended, get
+    PEER_UNKNOWN, REGION_UNKNOWN or REGION_STALE.
+11. An operation touches registered memory only: a range outside the session's own
+    regions, or outside those in the peer's blob, makes the whole post refused with a
+    region or operation status, and no byte of it moves. A region that the peer has
+    dropped since may be noticed later, in the completion; REVOKE_REGION promises it.
+12. A notification holds any bytes, 1 to at least 65536 of them. What is too long,
+    or empty, is refused where it cannot be delivered, never cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from kvxfer.status import Status
+from kvxfer.transport.caps import Caps
+
+U64 = npt.NDArray[np.uint64]
+
+COMPLETION = np.dtype([("request", "<u8"), ("peer", "<u8"), ("status", "<i4")])
+"""One record of `poll`."""
+
+
+@attrs.frozen(kw_only=True)
+class Memory:
+    """One contiguous piece of memory to register: `length` bytes at `base`."""
+
+    base: int
+    length: int
+    kind: str = "dram"
+    device: int = 0
+    keepalive: Any = attrs.field(default=None, eq=False, repr=False)
+    """Whatever must stay referenced for the memory to stay valid."""
+
+
+@attrs.frozen(kw_only=True)
+class TransportOps:
+    """The table. All functions take the session handle that `open` gave."""
+
+    name: str
+    open: Callable[[Mapping[str, Any]], tuple[Status, int]]
+    """open(options) -> session. LIBRARY_MISSING where the library is not there."""
+    close: Callable[[int], Status]
+    """close(session): drops everything. Requests in flight end nowhere any more."""
+    caps: Callable[[int], Caps]
+    register_region: Callable[[int, Memory], tuple[Status, int]]
+    """-> region handle. The same memory may be registered twice."""
+    deregister_region: Callable[[int, int], Status]
+    """Refuses new use of the region at once; the caller has drained before."""
+    revoke_region: Callable[[int, int], Status]
+    peer_create: Callable[[int], tuple[Status, int, bytes]]
+    """-> (peer handle, blob to be sent to the other side). Regions registered before are in it."""
+    peer_connect: Callable[[int, int, bytes], Status]
+    """peer_connect(session, peer, the other side's blob). PEER_BLOB where it is unusable."""
+    peer_destroy: Callable[[int, int], Status]
+    """Ends use of the peer handle. Not a fence."""
+    fence_peer: Callable[[int, int], Status]
+    post_write: Callable[[int, int, U64, U64, U64, bytes | None], tuple[Status, int]]
+    """post_write(session, peer, local_addr, remote_addr, length, notify) -> request."""
+    post_read: Callable[[int, int, U64, U64, U64, bytes | None], tuple[Status, int]]
+    poll: Callable[[int, npt.NDArray[Any]], tuple[Status, int]]
+    """poll(session, records of COMPLETION) -> how many were filled. Drives progress."""
+    send_notification: Callable[[int, int, bytes], Status]
+    poll_notifications: Callable[[int, int], tuple[Status, list[tuple[int, bytes]]]]
+    """poll_notifications(session, max) -> [(peer handle, bytes)]. Drives progress."""
+    wakeup_fd: Callable[[int], tuple[Status, int]]
+    last_error: Callable[[int], str]
+    """Text of the latest error of the session, for people; never parsed."""
+
+
+@attrs.frozen(kw_only=True)
+class TransportDescriptor:
+    """What an entry point of group `kvxfer.transports` loads: light, imports no foreign library."""
+
+    name: str
+    summary: str
+    probe: Callable[[], tuple[Status, str]]
+    """-> (OK or LIBRARY_MISSING, text for people: version found, or what to install)."""
+    load: Callable[[], TransportOps]
+    """Imports the foreign library. Called only after `probe` said OK."""

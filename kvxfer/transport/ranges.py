@@ -1,0 +1,90 @@
+"""Columns of byte ranges against registered regions.
+
+Owns the checks that come before a post: shape and type of the columns, and that
+each range lies inside one registered region. Refuses to know peers, sessions
+and networks; a transport that must check bounds itself may use it. Invariant:
+arithmetic never wraps, whatever 64-bit numbers the columns hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+import numpy as np
+
+from kvxfer.transport.ops import U64, Memory
+
+
+def column_fault(local: object, remote: object, length: object) -> str:
+    """What is wrong with three columns as columns; empty text where nothing is."""
+    columns = {"local_addr": local, "remote_addr": remote, "length": length}
+    counts = []
+    for name, column in columns.items():
+        if not isinstance(column, np.ndarray):
+            return f"{name} is {type(column).__name__}: must be a numpy array"
+        if column.dtype != np.uint64:
+            return f"{name} has dtype {column.dtype}: must be uint64"
+        if column.ndim != 1:
+            return f"{name} has {column.ndim} dimensions: must have 1"
+        counts.append(len(column))
+    if len(set(counts)) != 1:
+        return f"columns have {counts} entries: must be of equal length"
+    if isinstance(length, np.ndarray) and not length.all():
+        return f"length[{int(np.argmin(length != 0))}] = 0: a range has at least one byte"
+    return ""
+
+
+@attrs.frozen(eq=False)
+class RegionIndex:
+    """An immutable set of regions, ready for many range checks at once.
+
+    `base` is sorted; `reach[i]` is the largest end among the regions 0..i. A
+    range is inside one region exactly when the last region that starts at or
+    before it has a reach at or beyond its end. Overlapping regions are allowed,
+    and two that merely touch do not count as one.
+    """
+
+    base: U64
+    reach: U64
+
+    @classmethod
+    def of(cls, memories: Iterable[Memory]) -> RegionIndex:
+        """The regions `memories`, each of which ends below 2**64."""
+        spans = sorted((memory.base, memory.base + memory.length) for memory in memories)
+        base = np.array([start for start, _ in spans], dtype=np.uint64)
+        ends = np.array([stop for _, stop in spans], dtype=np.uint64)
+        return cls(base, np.maximum.accumulate(ends) if len(ends) else ends)
+
+    @property
+    def empty(self) -> bool:
+        """True where nothing is registered."""
+        return len(self.base) == 0
+
+    def first_outside(self, start: U64, length: U64) -> int:
+        """Index of the first range that no single region holds, or -1."""
+        if len(start) == 0:
+            return -1
+        if self.empty:
+            return 0
+        at = np.searchsorted(self.base, start, side="right").astype(np.int64) - 1
+        end = self.reach[np.maximum(at, 0)]
+        # `end - start` may wrap where end < start; that lane is refused before it counts.
+        inside = (at >= 0) & (start <= end) & (length <= end - start)
+        return -1 if bool(inside.all()) else int(np.argmin(inside))
+
+
+def join_ranges(local: U64, remote: U64, length: U64) -> tuple[U64, U64, U64]:
+    """New columns in which ranges that continue each other on both sides are one.
+
+    Order is kept. The result shares no memory with the arguments.
+    """
+    if len(length) == 0:
+        return local.copy(), remote.copy(), length.copy()
+    starts_new = np.empty(len(length), dtype=bool)
+    starts_new[0] = True
+    starts_new[1:] = (local[:-1] + length[:-1] != local[1:]) | (
+        remote[:-1] + length[:-1] != remote[1:]
+    )
+    first = np.flatnonzero(starts_new)
+    return local[first], remote[first], np.add.reduceat(length, first)

@@ -1,0 +1,1 @@
+"""The wire room: bytes to messages and back. The only room that knows the encoding."""

@@ -1,0 +1,234 @@
+"""Kinds of fields: how one value is written and read.
+
+Owns the check of every value that comes from a peer: type, range, and the named
+bound that it must keep. Knows CBOR's value types, no message. Invariant: a
+reader gives a value within its bound or raises RemoteFault naming the field;
+nothing else leaves it.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import attrs
+from cbor2 import CBORTag
+
+from kvxfer.core.ids import Part, Reason
+from kvxfer.core.messages import BlockRuns, Column
+from kvxfer.errors import RemoteFault
+from kvxfer.limits import Limits
+from kvxfer.wire.cbor import TAG_U32_LE, TAG_U64_LE
+
+WIDTHS = {TAG_U32_LE: 4, TAG_U64_LE: 8}
+TAGS = {4: TAG_U32_LE, 8: TAG_U64_LE}
+TOKEN_MAX = 1 << 40
+U32_MAX = (1 << 32) - 1
+
+E = TypeVar("E", bound=IntEnum)
+
+Write = Callable[[Any], Any]
+Read = Callable[[str, Any, Limits], Any]
+
+
+@attrs.frozen
+class Kind:
+    """How a field's value becomes a CBOR value, and back."""
+
+    write: Write
+    read: Read
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def number(low: int, high: int) -> Kind:
+    """An integer in [low, high]."""
+
+    def read(field: str, value: Any, _limits: Limits) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise RemoteFault(field, value, f"an integer from {low} to {high}")
+        return value
+
+    return Kind(_same, read)
+
+
+def text(bytes_max: Callable[[Limits], int], *, empty: bool = False) -> Kind:
+    """UTF-8 text, bounded in bytes."""
+
+    def read(field: str, value: Any, limits: Limits) -> str:
+        low, high = int(not empty), bytes_max(limits)
+        if type(value) is not str:
+            raise RemoteFault(field, value, f"text of {low} to {high} bytes")
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            raise RemoteFault(field, value, "text without surrogates") from None
+        if not low <= size <= high:
+            raise RemoteFault(field, value, f"text of {low} to {high} bytes")
+        return value
+
+    return Kind(_same, read)
+
+
+def binary(bytes_max: Callable[[Limits], int]) -> Kind:
+    """A byte string, bounded."""
+
+    def read(field: str, value: Any, limits: Limits) -> bytes:
+        high = bytes_max(limits)
+        if type(value) is not bytes or len(value) > high:
+            raise RemoteFault(field, value, f"at most {high} bytes")
+        return value
+
+    return Kind(_same, read)
+
+
+def enum(members: type[E]) -> Kind:
+    """A registered number; an unregistered one is a fault."""
+
+    def read(field: str, value: Any, _limits: Limits) -> E:
+        try:
+            if type(value) is int:
+                return members(value)
+        except ValueError:
+            pass
+        raise RemoteFault(field, value, f"a number of the registry of {members.__name__}")
+
+    return Kind(int, read)
+
+
+def _read_reason(field: str, value: Any, _limits: Limits) -> Reason:
+    if type(value) is not int or not 0 <= value < 1 << 16:
+        raise RemoteFault(field, value, "an integer from 0 to 65535")
+    try:
+        return Reason(value)
+    except ValueError:
+        # A newer minor version may name more reasons; the outcome does not depend on them.
+        return Reason.UNREGISTERED
+
+
+def _read_flag(field: str, value: Any, _limits: Limits) -> bool:
+    if type(value) is not bool:
+        raise RemoteFault(field, value, "true or false")
+    return value
+
+
+U32 = number(0, U32_MAX)
+U64 = number(0, (1 << 64) - 1)
+ATTEMPT = number(1, (1 << 32) - 1)
+INCARNATION = number(1, (1 << 64) - 1)
+TOKEN = number(0, TOKEN_MAX)
+MILLISECONDS = number(0, (1 << 32) - 1)
+REASON = Kind(int, _read_reason)
+FLAG = Kind(_same, _read_flag)
+
+
+def _list(field: str, value: Any, count_max: int) -> list[Any]:
+    if type(value) is not list or len(value) > count_max:
+        raise RemoteFault(field, value, f"an array of at most {count_max} items")
+    return value
+
+
+def _tuple(field: str, value: Any, count: int) -> list[Any]:
+    # A newer minor version may append items; those of this version come first.
+    if type(value) is not list or len(value) < count:
+        raise RemoteFault(field, value, f"an array of at least {count} items")
+    return value
+
+
+def _write_part(part: Part) -> list[int]:
+    return [part.producer_rank, part.group, part.token_start, part.token_stop]
+
+
+def _read_part(field: str, value: Any, limits: Limits) -> Part:
+    rank, group, start, stop = _tuple(field, value, 4)[:4]
+    if (
+        type(rank) is type(group) is type(start) is type(stop) is int
+        and 0 <= rank <= U32_MAX
+        and 0 <= group < limits.groups_max
+        and 0 <= start < stop <= TOKEN_MAX
+    ):
+        return Part(rank, group, start, stop)
+    # Slow, once: find the item to name.
+    part = Part(
+        U32.read(f"{field}.producer_rank", rank, limits),
+        U32.read(f"{field}.group", group, limits),
+        TOKEN.read(f"{field}.token_start", start, limits),
+        TOKEN.read(f"{field}.token_stop", stop, limits),
+    )
+    if part.group >= limits.groups_max:
+        raise RemoteFault(f"{field}.group", group, f"below {limits.groups_max}")
+    raise RemoteFault(f"{field}.token_stop", stop, f"above token_start, {part.token_start}")
+
+
+PART = Kind(_write_part, _read_part)
+
+
+def _read_parts(field: str, value: Any, limits: Limits) -> tuple[Part, ...]:
+    items = _list(field, value, limits.parts_per_edge_max)
+    parts = tuple(_read_part(f"{field}[{i}]", item, limits) for i, item in enumerate(items))
+    if len(set(parts)) != len(parts):
+        raise RemoteFault(field, value, "every part once")
+    return parts
+
+
+PARTS = Kind(lambda parts: [_write_part(part) for part in parts], _read_parts)
+
+
+def _write_column(column: Column) -> CBORTag:
+    return CBORTag(TAGS[column.width], column.data)
+
+
+def _read_column(field: str, value: Any, limits: Limits) -> Column:
+    width = WIDTHS.get(value.tag) if type(value) is CBORTag else None
+    if width is None or type(value.value) is not bytes:
+        raise RemoteFault(field, value, "a typed array with tag 70 or 71 (RFC 8746)")
+    column = Column(width, value.value)
+    if len(value.value) % width:
+        raise RemoteFault(field, len(value.value), f"a multiple of {width} bytes")
+    if len(column) > limits.blocks_per_grant_max:
+        raise RemoteFault(field, len(column), f"at most {limits.blocks_per_grant_max} entries")
+    return column
+
+
+def _block_count(lengths: Column) -> int:
+    """Sum of a column. Integers of Python cannot overflow, and no block list is built."""
+    values = array("I" if lengths.width == 4 else "Q", lengths.data)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return sum(values)
+
+
+def _write_runs(tables: tuple[BlockRuns, ...]) -> list[list[Any]]:
+    return [
+        [t.group, t.first_token, _write_column(t.starts), _write_column(t.lengths)] for t in tables
+    ]
+
+
+def _read_runs(field: str, value: Any, limits: Limits) -> tuple[BlockRuns, ...]:
+    tables = []
+    for i, item in enumerate(_list(field, value, limits.groups_max)):
+        name = f"{field}[{i}]"
+        group, first_token, starts, lengths = _tuple(name, item, 4)[:4]
+        runs = BlockRuns(
+            group=U32.read(f"{name}.group", group, limits),
+            first_token=TOKEN.read(f"{name}.first_token", first_token, limits),
+            starts=_read_column(f"{name}.starts", starts, limits),
+            lengths=_read_column(f"{name}.lengths", lengths, limits),
+        )
+        if len(runs.starts) != len(runs.lengths):
+            raise RemoteFault(f"{name}.lengths", len(runs.lengths), "as many as starts")
+        tables.append(runs)
+    blocks = sum(_block_count(t.lengths) for t in tables)
+    if blocks > limits.blocks_per_grant_max:
+        raise RemoteFault(field, blocks, f"at most {limits.blocks_per_grant_max} blocks in all")
+    if len({t.group for t in tables}) != len(tables):
+        raise RemoteFault(field, value, "one table for each group")
+    return tuple(tables)
+
+
+RUNS = Kind(_write_runs, _read_runs)

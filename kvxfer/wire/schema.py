@@ -1,0 +1,162 @@
+"""Which fields each message has, under which key, of which kind: data, nothing else.
+
+Owns the numbers of spec/kvxfer-1.cddl. Keys 0 to 15 belong to the header, 16
+and up to the message. Invariant: a key is never reused for something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from kvxfer.core.ids import Role
+from kvxfer.core.messages import (
+    MAGIC,
+    Bye,
+    Cancel,
+    Cancelled,
+    Describe,
+    Done,
+    Failed,
+    Gone,
+    Grant,
+    GrantAck,
+    Hello,
+    Message,
+    MessageType,
+    NeverPosted,
+    Refuse,
+    Renew,
+    Welcome,
+)
+from kvxfer.wire.kinds import (
+    ATTEMPT,
+    FLAG,
+    INCARNATION,
+    MILLISECONDS,
+    PART,
+    PARTS,
+    REASON,
+    RUNS,
+    U32,
+    U64,
+    Kind,
+    binary,
+    enum,
+    number,
+    text,
+)
+
+VERSION = number(0, 65535)
+ENGINE_ID = text(lambda limits: limits.engine_id_bytes_max)
+ENGINE_ID_OR_NONE = text(lambda limits: limits.engine_id_bytes_max, empty=True)
+DETAIL = text(lambda limits: limits.reason_bytes_max, empty=True)
+NAME = text(lambda _limits: 64)
+BLOB = binary(lambda limits: limits.blob_bytes_max)
+DIGEST = binary(lambda _limits: 64)
+
+
+@attrs.frozen
+class Field:
+    """One entry of a message's map."""
+
+    key: int
+    name: str
+    kind: Kind
+
+
+@attrs.frozen
+class Layout:
+    """One message: its number, its class, its fields; `headed` ones carry the header."""
+
+    number: MessageType
+    cls: Callable[..., Message]
+    fields: tuple[Field, ...]
+    headed: bool = True
+
+
+HEADER = (
+    Field(0, "transfer_id", text(lambda limits: limits.transfer_id_bytes_max)),
+    Field(1, "attempt", ATTEMPT),
+    Field(2, "sender", INCARNATION),
+    Field(3, "receiver", INCARNATION),
+)
+
+MAGIC_KEY = 0
+"""HELLO's first entry: the magic, so that a stray connection is told apart at once."""
+MAGIC_VALUE = MAGIC
+
+LAYOUTS = (
+    Layout(
+        MessageType.HELLO,
+        Hello,
+        (
+            Field(16, "version_min", VERSION),
+            Field(17, "version_max", VERSION),
+            Field(18, "engine_id", ENGINE_ID),
+            Field(19, "rank", U32),
+            Field(20, "incarnation", INCARNATION),
+            Field(21, "role", enum(Role)),
+            Field(22, "features", U64),
+            Field(23, "expected_engine_id", ENGINE_ID_OR_NONE),
+            Field(24, "expected_rank", U32),
+        ),
+        headed=False,
+    ),
+    Layout(
+        MessageType.WELCOME,
+        Welcome,
+        (
+            Field(16, "version", VERSION),
+            Field(18, "engine_id", ENGINE_ID),
+            Field(19, "rank", U32),
+            Field(20, "incarnation", INCARNATION),
+            Field(21, "role", enum(Role)),
+            Field(22, "features", U64),
+        ),
+        headed=False,
+    ),
+    Layout(
+        MessageType.REFUSE,
+        Refuse,
+        (Field(16, "reason", REASON), Field(17, "detail", DETAIL)),
+        headed=False,
+    ),
+    Layout(
+        MessageType.DESCRIBE,
+        Describe,
+        (Field(16, "transport", NAME), Field(17, "blob", BLOB), Field(18, "shard", BLOB)),
+        headed=False,
+    ),
+    Layout(MessageType.BYE, Bye, (Field(16, "reason", REASON),), headed=False),
+    Layout(
+        MessageType.GRANT,
+        Grant,
+        (
+            Field(16, "digest", DIGEST),
+            Field(17, "lease_ms", MILLISECONDS),
+            Field(18, "parts", PARTS),
+            Field(19, "tables", RUNS),
+        ),
+    ),
+    Layout(MessageType.GRANT_ACK, GrantAck, ()),
+    Layout(MessageType.RENEW, Renew, (Field(17, "lease_ms", MILLISECONDS),)),
+    Layout(MessageType.GONE, Gone, (Field(16, "reason", REASON),)),
+    Layout(MessageType.CANCEL, Cancel, (Field(16, "reason", REASON),)),
+    Layout(MessageType.CANCELLED, Cancelled, ()),
+    Layout(MessageType.DONE, Done, (Field(18, "part", PART),)),
+    Layout(
+        MessageType.FAILED,
+        Failed,
+        (Field(16, "reason", REASON), Field(17, "quiet", FLAG), Field(18, "part", PART)),
+    ),
+    Layout(
+        MessageType.NEVER_POSTED,
+        NeverPosted,
+        (Field(16, "reason", REASON), Field(18, "part", PART)),
+    ),
+)
+
+BY_TYPE = {int(layout.number): layout for layout in LAYOUTS}
+BY_CLASS = {layout.cls: layout for layout in LAYOUTS}
