@@ -77,9 +77,7 @@ def _contents(group: Group) -> tuple[tuple[str, int], ...]:
 def _holders(ranks: Iterable[RankHolding], group: str) -> list[_Holder]:
     found = []
     for entry in sorted(ranks, key=lambda r: r.rank):
-        for h in entry.holdings:
-            if h.group == group:
-                found.append(_holder(entry.rank, h))
+        found += [_holder(entry.rank, h) for h in entry.holdings if h.group == group]
     return found
 
 

@@ -47,7 +47,8 @@ def blocks_of(starts: U64, lengths: U64, blocks_max: int) -> I64:
     counts = lengths.astype(np.int64)
     before = np.concatenate(([0], np.cumsum(counts)[:-1])) if counts.size else counts
     within = np.arange(total, dtype=np.int64) - np.repeat(before, counts)
-    return np.repeat(starts.astype(np.int64), counts) + within
+    ids: I64 = np.repeat(starts.astype(np.int64), counts) + within
+    return ids
 
 
 def check_table(shard: Shard, table: BlockTable, token_start: int, token_stop: int) -> None:

@@ -95,10 +95,10 @@ class EdgeGeometry:
         plans = []
         for count in np.unique(counts):
             chosen = counts == count
-            for sheet in self.sheets:
-                plans.append(
-                    self._walk(sheet, int(count), at_src[chosen], at_dst[chosen], descriptors_max)
-                )
+            here, there = at_src[chosen], at_dst[chosen]
+            plans += [
+                self._walk(sheet, int(count), here, there, descriptors_max) for sheet in self.sheets
+            ]
         return Plan.concat(plans)
 
     def _pieces(
