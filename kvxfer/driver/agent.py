@@ -206,8 +206,9 @@ class Agent:
             ops=open_transport(self.config.transport),
             incarnation=self.incarnation,
         )
+        listeners: list[trio.SocketListener] = []
         try:
-            listeners = await self._listen()
+            listeners += await self._listen()
             self._pump = pump
             self._loop = Loop(
                 pump=pump,
@@ -221,6 +222,8 @@ class Agent:
             self._ready.set()
             await self._loop.run()
         finally:
+            for listener in listeners:
+                listener.socket.close()
             self._publish(pump.counters())
             pump.close()
 
@@ -232,8 +235,10 @@ class Agent:
             listeners = await trio.open_tcp_listeners(port, host=host)
         except OSError as error:
             raise BadValue("listen", f"{host}:{port}", f"a free address ({error})") from error
-        bound = listeners[0].socket.getsockname()
-        self.address = (host, bound[1])
+        # A name may stand for several addresses; a port is only promised on the first.
+        for further in listeners[1:]:
+            further.socket.close()
+        self.address = (host, listeners[0].socket.getsockname()[1])
         return listeners[:1]
 
     def _deliver(self, results: list[Result]) -> None:

@@ -158,19 +158,21 @@ class Loop:
     async def _serve(self, stream: trio.SocketStream, dialled: PeerKey | None) -> None:
         """Run one connection until it ends on either side."""
         link = LinkId(next(self._link_ids))
-        async with trio.open_nursery() as nursery:
-            connection = _Connection(stream, nursery.cancel_scope)
-            self._links[link] = connection
-            self.pump.link_opened(link, dialled, clock_ms())
+        try:
+            async with trio.open_nursery() as nursery:
+                connection = _Connection(stream, nursery.cancel_scope)
+                self._links[link] = connection
+                self.pump.link_opened(link, dialled, clock_ms())
+                self.wake()
+                nursery.start_soon(self._write_all, connection)
+                await self._read_all(link, connection)
+                nursery.cancel_scope.cancel()
+        finally:
+            # Also where the whole loop ends: no await here, so a cancel cannot leave it open.
+            stream.socket.close()
+            self._links.pop(link, None)
+            self.pump.link_closed(link, Reason.PEER_LOST, clock_ms())
             self.wake()
-            nursery.start_soon(self._write_all, connection)
-            await self._read_all(link, connection)
-            nursery.cancel_scope.cancel()
-        self._links.pop(link, None)
-        self.pump.link_closed(link, Reason.PEER_LOST, clock_ms())
-        self.wake()
-        with trio.move_on_after(0):
-            await trio.aclose_forcefully(stream)
 
     async def _read_all(self, link: LinkId, connection: _Connection) -> None:
         while True:

@@ -1,0 +1,40 @@
+"""Fixtures of the driver's tests; the rig itself is in driver_rig.py."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvxfer.core.ids import Role
+from kvxfer.driver import Agent, Timings
+
+sys.path.insert(0, str(Path(__file__).parent))
+from driver_rig import Side, Start, config, new_memory
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start agents; all are closed at the end, and their threads are gone."""
+    sides: list[Side] = []
+
+    def one(engine_id: str, role: Role, seed: int | None = None, **changes: object) -> Side:
+        memory = new_memory(seed)
+        side = Side(Agent.start(config(engine_id, role, memory, **changes)), memory)
+        sides.append(side)
+        return side
+
+    yield one
+    for side in sides:
+        side.agent.close(timeout_s=0.5)
+        assert not side.agent._thread.is_alive()
+
+
+@pytest.fixture
+def pair(start: Start) -> tuple[Side, Side]:
+    quick = Timings(transfer_deadline_ms=5_000, offer_lease_ms=5_000)
+    producer = start("P", Role.PRODUCER, 1, timings=quick)
+    consumer = start("D", Role.CONSUMER, timings=quick)
+    return producer, consumer

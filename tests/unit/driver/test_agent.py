@@ -1,0 +1,248 @@
+"""The agent as an engine uses it: real threads, real sockets, the loopback transport."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import attrs
+import numpy as np
+import pytest
+from driver_rig import Side, Start, address, config, new_memory, offer, register, table, until
+
+from kvxfer.core.ids import Reason, Role
+from kvxfer.driver import (
+    Agent,
+    Landed,
+    LetGo,
+    Lost,
+    ProducerAddress,
+    Sent,
+    Timings,
+    TransferId,
+    Unsent,
+)
+from kvxfer.errors import BadValue, LocalFault
+
+Pair = tuple[Side, Side]
+
+
+@pytest.mark.parametrize("prefill_first", [True, False])
+def test_bytes_arrive_in_either_order(pair: Pair, prefill_first: bool) -> None:
+    p, d = pair
+    legs = [lambda: offer(p, "t", 3, 7, 5), lambda: register(d, p, "t", 9, 2, 4)]
+    for leg in legs if prefill_first else reversed(legs):
+        leg()
+    landed, let_go = d.collect(2)
+    assert isinstance(landed, Landed)
+    assert isinstance(let_go, LetGo)
+    assert (landed.tag, landed.bytes_received) == ("t", 96)
+    (sent,) = p.collect(1)
+    assert isinstance(sent, Sent)
+    for source, target in zip((3, 7, 5), (9, 2, 4), strict=True):
+        np.testing.assert_array_equal(d.block(target), p.block(source))
+    others = [n for n in range(16) if n not in (9, 2, 4)]
+    assert not any(d.block(n).any() for n in others)
+    assert d.agent.counters()["live"] == 0
+
+
+def test_a_partial_prefix_is_left_alone(pair: Pair) -> None:
+    p, d = pair
+    d.block(9)[:] = 0x55
+    offer(p, "t", 3, 7)
+    register(d, p, "t", 9, 2, token_start=3)
+    assert isinstance(d.collect(2)[0], Landed)
+    slot = 8
+    assert (d.block(9)[: 3 * slot] == 0x55).all()
+    np.testing.assert_array_equal(d.block(9)[3 * slot :], p.block(3)[3 * slot :])
+
+
+def test_many_transfers_at_once_over_one_link(pair: Pair) -> None:
+    p, d = pair
+    for n in range(1, 15):
+        register(d, p, f"t{n}", n)
+        offer(p, f"t{n}", 15 - n)
+    results = d.collect(28)
+    assert sum(isinstance(r, Landed) for r in results) == 14
+    assert d.agent.counters()["links"] == 1
+    for n in range(1, 15):
+        np.testing.assert_array_equal(d.block(n), p.block(15 - n))
+
+
+def test_cancel_gives_lost_then_let_go(pair: Pair) -> None:
+    p, d = pair
+    register(d, p, "t", 1)
+    d.agent.cancel(TransferId("t"), "t")
+    lost, let_go = d.collect(2)
+    assert isinstance(lost, Lost)
+    assert lost.reason is Reason.CANCELLED_BY_CONSUMER
+    assert isinstance(let_go, LetGo)
+
+
+def test_withdraw_tells_the_consumer(pair: Pair) -> None:
+    p, d = pair
+    register(d, p, "t", 1)
+    p.agent.withdraw(TransferId("t"))
+    lost, _ = d.collect(2)
+    assert lost.reason is Reason.PRODUCER_ABORTED
+
+
+def test_nobody_listens(pair: Pair) -> None:
+    _, d = pair
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        nobody = (ProducerAddress(engine_id="X", rank=0, host="127.0.0.1", port=port),)
+        d.agent.register(
+            TransferId("t"), producers=nobody, tables=table(1), token_start=0, token_stop=4
+        )
+        lost, let_go = d.collect(2)
+    assert lost.reason is Reason.UNREACHABLE
+    assert str(port) in lost.detail
+    assert isinstance(let_go, LetGo)
+
+
+def test_wrong_engine_at_the_address(pair: Pair) -> None:
+    p, d = pair
+    (here,) = address(p)
+    other = (ProducerAddress(engine_id="Q", rank=0, host=here.host, port=here.port),)
+    register(d, p, "t", 1, producers=other)
+    lost, _ = d.collect(2)
+    assert lost.reason is Reason.WRONG_PEER
+    assert "this is ('P', 0)" in lost.detail
+
+
+def test_unlike_layouts_are_refused_with_the_field(start: Start) -> None:
+    p = start("P", Role.PRODUCER, 1)
+    memory = new_memory()
+    odd = config("D", Role.CONSUMER, memory)
+    group = odd.shard.groups[0]
+    plane = attrs.evolve(group.planes[0], name="other")
+    shard = attrs.evolve(odd.shard, groups=(attrs.evolve(group, planes=(plane,)),))
+    d = Side(Agent.start(attrs.evolve(odd, shard=shard)), memory)
+    try:
+        register(d, p, "t", 1)
+        lost, _ = d.collect(2)
+    finally:
+        d.agent.close(0.5)
+    assert lost.reason is Reason.LAYOUT_REFUSED
+    assert "planes" in lost.detail
+
+
+@pytest.mark.parametrize(
+    ("blocks", "what"),
+    [((0,), "null block"), ((99,), "0 to 15"), ((-1,), "0 to 15"), ((3, 3), "once")],
+)
+def test_bad_blocks_fail_that_transfer_only(pair: Pair, blocks: tuple, what: str) -> None:
+    p, d = pair
+    register(d, p, "bad", *blocks)
+    lost, _ = d.collect(2)
+    assert lost.reason is Reason.OUT_OF_BOUNDS
+    assert what in lost.detail
+    register(d, p, "good", 1)
+    offer(p, "good", 2)
+    assert isinstance(d.collect(2)[0], Landed)
+
+
+def test_bad_blocks_of_the_producer_fail_that_transfer_only(pair: Pair) -> None:
+    p, d = pair
+    register(d, p, "bad", 1)
+    offer(p, "bad", 99)
+    lost, _ = d.collect(2)
+    assert lost.reason is Reason.OUT_OF_BOUNDS
+    assert isinstance(p.collect(1)[0], Unsent)
+    register(d, p, "good", 1)
+    offer(p, "good", 2)
+    assert isinstance(d.collect(2)[0], Landed)
+
+
+@pytest.mark.parametrize(
+    "noise", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\x00\x00\x00\x01\xa0", b"\x00" * 1000]
+)
+def test_noise_on_the_control_port_harms_nobody(pair: Pair, noise: bytes) -> None:
+    p, d = pair
+    host, port = p.agent.address
+    with socket.create_connection((host, port), timeout=5) as stranger:
+        stranger.sendall(noise)
+        register(d, p, "t", 1)
+        offer(p, "t", 2)
+        assert isinstance(d.collect(2)[0], Landed)
+        stranger.settimeout(5)
+        while stranger.recv(4096):
+            pass
+    assert p.agent.counters()["protocol_faults"] >= 1
+
+
+def test_producer_that_goes_ends_what_waits_for_it(start: Start) -> None:
+    p, d = start("P", Role.PRODUCER, 1), start("D", Role.CONSUMER)
+    register(d, p, "t", 1)
+    offer(p, "u", 3)
+    until(lambda: p.agent.counters()["live"] == 2)
+    p.agent.close(timeout_s=2)
+    lost, let_go = d.collect(2)
+    assert lost.reason is Reason.SHUTDOWN
+    assert isinstance(let_go, LetGo)
+    assert isinstance(p.agent.take()[0], Unsent)
+
+
+def test_consumer_that_goes_frees_the_producer(start: Start) -> None:
+    p, d = start("P", Role.PRODUCER, 1), start("D", Role.CONSUMER)
+    register(d, p, "t", 1)
+    until(lambda: p.agent.counters()["live"] == 1)
+    d.agent.close(timeout_s=2)
+    results = d.agent.take()
+    assert [type(r) for r in results] == [Lost, LetGo]
+    offer(p, "t", 3, lease_ms=100)
+    assert isinstance(p.collect(1)[0], Unsent)
+
+
+def test_deadline_ends_a_wait_without_prefill(start: Start) -> None:
+    p, d = start("P", Role.PRODUCER, 1), start("D", Role.CONSUMER)
+    register(d, p, "t", 1, deadline_ms=50)
+    lost, let_go = d.collect(2)
+    assert lost.reason is Reason.DEADLINE
+    assert isinstance(let_go, LetGo)
+
+
+def test_taken_port_is_a_clear_error() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        listen = ("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(BadValue, match="free address"):
+            Agent.start(config("P", Role.PRODUCER, new_memory(), listen=listen))
+    assert not [t for t in threading.enumerate() if t.name.startswith("kvxfer-P")]
+
+
+def test_unknown_transport_is_a_clear_error() -> None:
+    with pytest.raises(LocalFault, match="loopback"):
+        Agent.start(config("D", Role.CONSUMER, new_memory(), transport="pigeon"))
+
+
+def test_a_public_address_needs_a_word() -> None:
+    with pytest.raises(BadValue, match="does not authenticate"):
+        config("P", Role.PRODUCER, new_memory(), listen=("0.0.0.0", 0))
+
+
+def test_a_producer_needs_an_address() -> None:
+    with pytest.raises(BadValue, match="consumers dial"):
+        config("P", Role.PRODUCER, new_memory(), listen=None)
+
+
+def test_closed_agent_refuses_work(start: Start) -> None:
+    p, d = start("P", Role.PRODUCER, 1), start("D", Role.CONSUMER)
+    d.agent.close()
+    d.agent.close()
+    with pytest.raises(LocalFault, match="closed"):
+        register(d, p, "t", 1)
+
+
+def test_lease_is_kept_while_renewed(start: Start) -> None:
+    """A consumer that waits longer than the grant's lease keeps its place by renewing."""
+    quick = Timings(renew_ms=20, grant_lease_ms=120)
+    p = start("P", Role.PRODUCER, 1, timings=quick)
+    d = start("D", Role.CONSUMER, timings=quick)
+    register(d, p, "t", 1)
+    assert not d.agent.wait(0.6)
+    offer(p, "t", 2)
+    assert isinstance(d.collect(2)[0], Landed)
