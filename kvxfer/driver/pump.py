@@ -23,6 +23,7 @@ from kvxfer.core.session import Session
 from kvxfer.driver import commands as cmd
 from kvxfer.driver import results as rs
 from kvxfer.driver.config import AgentConfig
+from kvxfer.driver.desk import Desk
 from kvxfer.driver.mapping import edge_plans, part_plan, wanted_bytes
 from kvxfer.driver.peers import Peers
 from kvxfer.driver.posting import Poster
@@ -58,25 +59,6 @@ class Turn:
 
 
 @attrs.define(kw_only=True)
-class _Wanted:
-    """A registration of ours, by (transfer_id, tag)."""
-
-    command: cmd.Register
-    started_ms: float
-    bytes_wanted: int = 0
-
-
-@attrs.define(kw_only=True)
-class _Offered:
-    """An offer of ours, by (transfer_id, tag)."""
-
-    command: cmd.Offer
-    first_post_ms: float = 0.0
-    bytes_written: int = 0
-    descriptors: int = 0
-
-
-@attrs.define(kw_only=True)
 class Pump:
     """One agent without its thread. All calls come from one owner (K3)."""
 
@@ -86,17 +68,14 @@ class Pump:
     session: Session = attrs.field(init=False)
     peers: Peers = attrs.field(init=False)
     poster: Poster = attrs.field(init=False)
+    desk: Desk = attrs.field(init=False)
     trace: deque[TraceRecord] = attrs.field(init=False)
-    bytes_received: int = 0
     _transport: int = 0
     _regions: list[int] = attrs.field(factory=list)
     _turn: Turn = attrs.field(factory=Turn)
     _now_ms: float = 0.0
     _readers: dict[LinkId, FrameReader] = attrs.field(factory=dict)
     _dialled: dict[LinkId, PeerKey | None] = attrs.field(factory=dict)
-    _addresses: dict[PeerKey, tuple[str, int]] = attrs.field(factory=dict)
-    _wanted: dict[tuple[TransferId, str], _Wanted] = attrs.field(factory=dict)
-    _offered: dict[tuple[TransferId, str], _Offered] = attrs.field(factory=dict)
     _completions: np.ndarray[tuple[int], np.dtype[np.void]] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -116,6 +95,7 @@ class Pump:
             accept=self.peers.accept,
             check_digest=config.check_digest,
         )
+        self.desk = Desk(config.limits, config.timings)
         self.poster = Poster(self.ops, self._transport, config.limits, self._claim)
         self.trace = deque(maxlen=config.events_max)
         self._completions = np.zeros(COMPLETIONS_PER_POLL, COMPLETION)
@@ -149,74 +129,7 @@ class Pump:
     def submit(self, command: cmd.Command, now_ms: float) -> None:
         """Take one command. A bad one ends that transfer with a reason."""
         self._now_ms = now_ms
-        now = int(now_ms)
-        timings = self.config.timings
-        match command:
-            case cmd.Register():
-                self._register(command)
-            case cmd.Decline():
-                self._learn(command.producers)
-                self.session.handle(
-                    ev.Register(
-                        transfer_id=command.transfer_id,
-                        producers=_keys(command.producers),
-                        digest=b"",
-                        deadline_ms=timings.handshake_ms,
-                        silent=True,
-                    ),
-                    now,
-                )
-            case cmd.Cancel():
-                self.session.handle(
-                    ev.CancelRegistration(
-                        transfer_id=command.transfer_id, reason=command.reason, tag=command.tag
-                    ),
-                    now,
-                )
-            case cmd.Expect():
-                self.session.handle(ev.Expect(transfer_id=command.transfer_id), now)
-            case cmd.Offer():
-                self._offered.setdefault(
-                    (command.transfer_id, command.tag), _Offered(command=command)
-                )
-                self.session.handle(
-                    ev.Offer(
-                        transfer_id=command.transfer_id,
-                        token_count=command.token_count,
-                        digest=command.digest,
-                        lease_ms=command.lease_ms or timings.offer_lease_ms,
-                        tag=command.tag,
-                    ),
-                    now,
-                )
-            case cmd.Withdraw():
-                self.session.handle(
-                    ev.Withdraw(transfer_id=command.transfer_id, reason=command.reason), now
-                )
-            case _:
-                assert_never(command)
-
-    def _register(self, command: cmd.Register) -> None:
-        self._learn(command.producers)
-        key = (command.transfer_id, command.tag)
-        self._wanted.setdefault(key, _Wanted(command=command, started_ms=self._now_ms))
-        self.session.handle(
-            ev.Register(
-                transfer_id=command.transfer_id,
-                producers=_keys(command.producers),
-                digest=command.digest,
-                deadline_ms=command.deadline_ms or self.config.timings.transfer_deadline_ms,
-                tag=command.tag,
-            ),
-            int(self._now_ms),
-        )
-
-    def _learn(self, producers: tuple[cmd.ProducerAddress, ...]) -> None:
-        for p in producers:
-            self._addresses.pop(PeerKey(p.engine_id, p.rank), None)
-            self._addresses[PeerKey(p.engine_id, p.rank)] = (p.host, p.port)
-        while len(self._addresses) > self.config.limits.links_max:
-            self._addresses.pop(next(iter(self._addresses)))
+        self.session.handle(self.desk.event_of(command, now_ms), int(now_ms))
 
     # --- from the network ---
 
@@ -353,21 +266,22 @@ class Pump:
                 for event in self.poster.stop(effect.op):
                     self._op_event(event)
             case fx.TellLanded() | fx.TellLost() | fx.TellLetGo() | fx.TellSent() | fx.TellUnsent():
-                self._tell(effect)
+                result = self.desk.result_of(effect, self.session, self._now_ms)
+                self._turn.results.append(result)
             case fx.Trace():
                 self._trace(effect)
             case _:
                 assert_never(effect)
 
     def _dial(self, peer: PeerKey) -> None:
-        address = self._addresses.get(peer)
+        address = self.desk.addresses.get(peer)
         if address is None:
             self.dial_failed(peer, "no address known", self._now_ms)
             return
         self._turn.dials.append((peer, *address))
 
     def _resolve(self, effect: fx.Resolve) -> None:
-        wanted = None if effect.silent else self._wanted[effect.transfer_id, effect.tag]
+        wanted = None if effect.silent else self.desk.wanted[effect.transfer_id, effect.tag]
         command = wanted.command if wanted is not None else None
         remotes = [self.peers.by_link[k] for k in effect.links if k in self.peers.by_link]
         try:
@@ -394,7 +308,7 @@ class Pump:
 
     def _post(self, effect: fx.Post) -> None:
         remote = self.peers.by_link.get(effect.link)
-        offered = self._offered.get((effect.grant.header.transfer_id, effect.tag))
+        offered = self.desk.offered.get((effect.grant.header.transfer_id, effect.tag))
         if remote is None or offered is None:
             self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.PEER_LOST))
             return
@@ -413,52 +327,6 @@ class Pump:
             header=self.session.ctx.header(effect.grant.header.key, effect.peer), part=effect.part
         )
         self.poster.add(effect, remote, plan, encode(done))
-
-    def _tell(
-        self,
-        effect: fx.TellLanded | fx.TellLost | fx.TellLetGo | fx.TellSent | fx.TellUnsent,
-    ) -> None:
-        key = (effect.transfer_id, effect.tag)
-        result: rs.Result
-        match effect:
-            case fx.TellLanded(transfer_id=tid, attempt=attempt, tag=tag):
-                wanted = self._wanted[key]
-                self.bytes_received += wanted.bytes_wanted
-                result = rs.Landed(
-                    transfer_id=tid,
-                    attempt=attempt,
-                    tag=tag,
-                    bytes_received=wanted.bytes_wanted,
-                    elapsed_ms=self._now_ms - wanted.started_ms,
-                )
-            case fx.TellLost(transfer_id=tid, attempt=attempt, tag=tag):
-                result = rs.Lost(
-                    transfer_id=tid,
-                    attempt=attempt,
-                    tag=tag,
-                    reason=effect.reason,
-                    detail=effect.detail,
-                )
-            case fx.TellLetGo(transfer_id=tid, attempt=attempt, tag=tag):
-                if attempt or not self.session.consumer.holds(tid, tag):
-                    self._wanted.pop(key, None)
-                result = rs.LetGo(transfer_id=tid, attempt=attempt, tag=tag)
-            case fx.TellSent(transfer_id=tid, tag=tag):
-                offered = self._offered.pop(key)
-                result = rs.Sent(
-                    transfer_id=tid,
-                    tag=tag,
-                    bytes_written=offered.bytes_written,
-                    descriptors=offered.descriptors,
-                    elapsed_ms=self._now_ms - (offered.first_post_ms or self._now_ms),
-                )
-            case fx.TellUnsent(transfer_id=tid, tag=tag):
-                if not self.session.producer.holds(tid, tag):
-                    self._offered.pop(key, None)
-                result = rs.Unsent(transfer_id=tid, tag=tag, reason=effect.reason)
-            case _:
-                assert_never(effect)
-        self._turn.results.append(result)
 
     def _trace(self, effect: fx.Trace) -> None:
         record = TraceRecord(
@@ -482,9 +350,5 @@ class Pump:
         counts["links"] = len(self.session.ctx.links)
         counts["bytes_written"] = self.poster.bytes_posted
         counts["descriptors_posted"] = self.poster.descriptors_posted
-        counts["bytes_received"] = self.bytes_received
+        counts["bytes_received"] = self.desk.bytes_received
         return counts
-
-
-def _keys(producers: tuple[cmd.ProducerAddress, ...]) -> tuple[PeerKey, ...]:
-    return tuple(PeerKey(p.engine_id, p.rank) for p in producers)
