@@ -15,8 +15,9 @@ Rules
 6. A notification given with a write arrives only after the write's bytes are
    visible to the owner of the memory. A notification sent alone has no order.
 7. A completion says how the request ended: OK, OP_FAILED (quiet) or OP_UNKNOWN
-   (not proven quiet). After `fence_peer` returned OK on the initiator, its own
-   requests towards that peer are quiet locally.
+   (not proven quiet). After `fence_peer` was called on the initiator, each of its own
+   requests towards that peer ends, OP_FAILED or OP_UNKNOWN, and none reads the
+   source any more; bytes on the wire may still arrive at the target.
 8. `fence_peer` returns OK only with proof that the peer can write into our memory
    no more, not even with operations that it has posted already; else NOT_FENCED,
    and it may be tried again. After the first try nothing can be posted to the peer.

@@ -1,0 +1,159 @@
+"""The connection blob: what one side sends so that the other can reach it.
+
+Owns the bytes. Refuses to know what is inside nixl's metadata. Invariants:
+decoding is total, any bytes give a `PeerBlob` or a `RemoteFault`; nothing
+reaches nixl's own parser that did not leave a `PeerBlob.encode` unchanged, since
+that parser is native code and takes garbage badly.
+
+Layout, big-endian: magic "KVXN", format version (u16), body length (u32),
+SHA-256 of the body; then the body: nixl version, agent name, boot id and
+namespaces as text (u16 length first), pid and start ticks (u64), region count
+(u32), all region bases, all region lengths (u64 each), nixl's metadata (u32
+length first). The digest finds damage, it does not authenticate: that is the
+handshake's work (DESIGN section 9).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Final
+
+import attrs
+
+from kvxfer.errors import RemoteFault
+from kvxfer.limits import Limits
+from kvxfer.transport.ops import Memory
+from kvxfer_nixl.liveness import ProcessIdentity
+
+MAGIC: Final = b"KVXN"
+FORMAT: Final = 1
+BLOB_BYTES_MAX: Final = Limits().blob_bytes_max
+TEXT_BYTES_MAX: Final = 256
+REGIONS_MAX: Final = 4096
+
+_HEADER: Final = struct.Struct(">4sHI32s")
+_PID_MAX: Final = 1 << 31
+_ADDRESS_STOP: Final = 1 << 64
+
+
+@attrs.frozen(kw_only=True)
+class PeerBlob:
+    """One side of a link: who it is, what it lends, how nixl reaches it."""
+
+    nixl_version: str
+    agent: str
+    process: ProcessIdentity
+    regions: tuple[tuple[int, int], ...]
+    """(base, length in bytes) of each region that the other side may name."""
+    metadata: bytes = attrs.field(repr=False)
+
+    def memories(self) -> list[Memory]:
+        """The regions in the form in which ranges are checked against them."""
+        return [Memory(base=base, length=length) for base, length in self.regions]
+
+    def encode(self) -> bytes:
+        """The bytes that `decode` takes."""
+        process = self.process
+        texts = (self.nixl_version, self.agent, process.boot_id, process.namespaces)
+        parts = [_text(text) for text in texts]
+        parts.append(struct.pack(">QQI", process.pid, process.start_ticks, len(self.regions)))
+        parts += [struct.pack(f">{len(column)}Q", *column) for column in zip(*self.regions)]
+        parts.append(struct.pack(">I", len(self.metadata)) + self.metadata)
+        body = b"".join(parts)
+        return _HEADER.pack(MAGIC, FORMAT, len(body), hashlib.sha256(body).digest()) + body
+
+    @classmethod
+    def decode(cls, blob: bytes) -> PeerBlob:
+        """Raises `RemoteFault` where `blob` is not one of ours, whole and unchanged."""
+        reader = _Reader(_checked_body(blob))
+        nixl_version, agent = reader.text("nixl_version"), reader.text("agent")
+        boot_id, namespaces = reader.text("boot_id"), reader.text("namespaces")
+        pid, start_ticks = reader.number("pid", ">Q"), reader.number("start_ticks", ">Q")
+        if not 0 < pid < _PID_MAX:
+            raise RemoteFault("blob.pid", pid, f"from 1 to {_PID_MAX - 1}")
+        process = ProcessIdentity(
+            boot_id=boot_id, namespaces=namespaces, pid=pid, start_ticks=start_ticks
+        )
+        regions = _regions(reader)
+        metadata = reader.take("metadata", reader.number("metadata length", ">I"))
+        reader.end()
+        if not agent or not metadata:
+            raise RemoteFault("blob.agent", agent, "agent name and metadata must not be empty")
+        return cls(
+            nixl_version=nixl_version,
+            agent=agent,
+            process=process,
+            regions=regions,
+            metadata=metadata,
+        )
+
+
+def _checked_body(blob: bytes) -> bytes:
+    if not isinstance(blob, bytes):
+        raise RemoteFault("blob", type(blob).__name__, "must be bytes")
+    if not _HEADER.size < len(blob) <= BLOB_BYTES_MAX:
+        bound = f"from {_HEADER.size + 1} to {BLOB_BYTES_MAX} bytes"
+        raise RemoteFault("blob length", len(blob), bound)
+    magic, form, length, digest = _HEADER.unpack_from(blob)
+    if magic != MAGIC:
+        raise RemoteFault("blob.magic", magic, f"must be {MAGIC!r}: the blob of another transport?")
+    if form != FORMAT:
+        raise RemoteFault("blob.format", form, f"this side reads format {FORMAT}")
+    body = blob[_HEADER.size :]
+    if len(body) != length:
+        raise RemoteFault("blob body length", len(body), f"the header says {length}")
+    if hashlib.sha256(body).digest() != digest:
+        raise RemoteFault("blob.digest", digest.hex(), "the body does not match it")
+    return body
+
+
+def _regions(reader: _Reader) -> tuple[tuple[int, int], ...]:
+    count = reader.number("region count", ">I")
+    if count > REGIONS_MAX:
+        raise RemoteFault("blob region count", count, f"at most {REGIONS_MAX}")
+    bases = struct.unpack(f">{count}Q", reader.take("region bases", 8 * count))
+    lengths = struct.unpack(f">{count}Q", reader.take("region lengths", 8 * count))
+    for base, length in zip(bases, lengths):
+        if not (base > 0 and length > 0 and base + length <= _ADDRESS_STOP):
+            raise RemoteFault(
+                "blob region", (base, length), "base and length above 0, the end at most 2**64"
+            )
+    return tuple(zip(bases, lengths))
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("ascii", errors="replace")[:TEXT_BYTES_MAX]
+    return struct.pack(">H", len(data)) + data
+
+
+@attrs.define
+class _Reader:
+    """Takes a body apart from front to back; never reads past its end."""
+
+    body: bytes
+    at: int = 0
+
+    def take(self, field: str, count: int) -> bytes:
+        left = len(self.body) - self.at
+        if count > left:
+            raise RemoteFault(f"blob {field}", count, f"only {left} bytes are left")
+        self.at += count
+        return self.body[self.at - count : self.at]
+
+    def number(self, field: str, form: str) -> int:
+        (value,) = struct.unpack(form, self.take(field, struct.calcsize(form)))
+        return int(value)
+
+    def text(self, field: str) -> str:
+        length = self.number(f"{field} length", ">H")
+        if length > TEXT_BYTES_MAX:
+            raise RemoteFault(f"blob {field} length", length, f"at most {TEXT_BYTES_MAX}")
+        data = self.take(field, length)
+        if not data.isascii():
+            raise RemoteFault(f"blob {field}", data, "must be ASCII")
+        return data.decode("ascii")
+
+    def end(self) -> None:
+        if self.at != len(self.body):
+            raise RemoteFault("blob end", len(self.body) - self.at, "bytes are left over")

@@ -1,0 +1,256 @@
+"""One peer handle: its agent, its requests, and how both end.
+
+Owns the judgement of what nixl says about one link. Refuses to know sessions and
+handles of other peers. Invariants: each request of a peer ends exactly once; a
+transfer handle is given back to nixl only when the transfer has ended, or
+together with the agent; nothing is posted after a failure or a fence.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+
+from kvxfer.errors import RemoteFault
+from kvxfer.status import Status
+from kvxfer.transport.ops import U64
+from kvxfer.transport.ranges import RegionIndex
+from kvxfer_nixl.agent import NixlAgent, agent_is_alive, release
+from kvxfer_nixl.blob import PeerBlob
+from kvxfer_nixl.errors import status_of, text_of
+from kvxfer_nixl.fence import Facts, Proof, prove
+from kvxfer_nixl.liveness import own_identity
+
+EARLY_MAX: Final = 1024
+"""Notifications kept that came before the blob of their sender."""
+
+End = tuple[int, Status]
+"""A request and how it ended."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class Peer:
+    """State between `peer_create` and `peer_destroy`. `error` is the latest text."""
+
+    handle: int
+    driven_by_target: bool
+    nixl_version: str
+    theirs: PeerBlob | None = None
+    failed: bool = False
+    fence_tried: bool = False
+    proof: Proof = Proof.NONE
+    error: str = ""
+    _agent: NixlAgent | None
+    _agent_destroyed: bool = False
+    _regions: RegionIndex = attrs.field(factory=lambda: RegionIndex.of(()))
+    _open: dict[int, Any] = attrs.field(factory=dict)
+    _given_up: list[Any] = attrs.field(factory=list)
+    """Transfers of a failed link whose end nixl does not tell; they go with the agent."""
+    _early: list[tuple[str, bytes]] = attrs.field(factory=list)
+
+    # The link.
+
+    def connect(self, blob: bytes) -> Status:
+        """Take the other side's blob. PEER_BLOB changes nothing."""
+        try:
+            theirs = PeerBlob.decode(blob)
+            self._check_partner(theirs)
+        except RemoteFault as fault:
+            return self._refuse(Status.PEER_BLOB, str(fault))
+        if self._agent is None or self.failed or self.fence_tried:
+            return self._refuse(Status.PEER_FAILED, "the link has failed or was fenced")
+        if self.theirs is not None:
+            if self.theirs == theirs:
+                return Status.OK
+            return self._refuse(Status.OP_INVALID, f"connected to {self.theirs.agent} already")
+        try:
+            self._agent.connect(theirs.metadata, theirs.agent)
+        except Exception as error:  # noqa: BLE001 - native parser; anything it says refuses the blob
+            return self._refuse(Status.PEER_BLOB, text_of(error))
+        self._regions = RegionIndex.of(theirs.memories())
+        self.theirs = theirs
+        return Status.OK
+
+    def _check_partner(self, theirs: PeerBlob) -> None:
+        if _release_of(theirs.nixl_version) != _release_of(self.nixl_version):
+            bound = f"this side has {self.nixl_version}: major and minor must be the same"
+            raise RemoteFault("blob.nixl_version", theirs.nixl_version, bound)
+        if self._agent is not None and theirs.agent == self._agent.name:
+            raise RemoteFault("blob.agent", theirs.agent, "is this peer's own blob")
+
+    def post_status(self) -> Status:
+        """OK where something can be posted to this peer now."""
+        if self.failed or self.fence_tried or self._agent is None:
+            return self._refuse(Status.PEER_FAILED, "the link has failed or was fenced")
+        if self.theirs is None:
+            return self._refuse(Status.PEER_NOT_CONNECTED, "no blob of this peer was accepted")
+        return Status.OK
+
+    # Memory.
+
+    def register(self, base: int, length: int) -> None:
+        """Make a new region of the session usable as the local end; a refusal costs the link."""
+        if self._agent is None:
+            return
+        try:
+            self._agent.register(base, length)
+        except Exception as error:  # noqa: BLE001 - without the region posts would be half right
+            self._fail(text_of(error))
+
+    def deregister(self, base: int, length: int) -> None:
+        """Take a registration back; what goes wrong costs the link, never the session."""
+        if self._agent is None:
+            return
+        try:
+            self._agent.deregister(base, length)
+        except Exception as error:  # noqa: BLE001 - the region is refused by the session from now on
+            self._fail(text_of(error))
+
+    # Operations.
+
+    def post(
+        self, request: int, operation: str, columns: tuple[U64, U64, U64], notify: bytes
+    ) -> tuple[Status, list[End]]:
+        """Post ranges whose local side is checked; never-posted status, or OK and early ends."""
+        status = self.post_status()
+        agent = self._agent
+        if status != Status.OK or agent is None:
+            return status, []
+        at = self._regions.first_outside(columns[1], columns[2])
+        if at >= 0:
+            text = f"remote range {at} is outside the regions in the peer's blob"
+            return self._refuse(Status.REGION_BOUNDS, text), []
+        try:
+            handle = agent.prepare(operation, columns, notify)
+        except Exception as error:  # noqa: BLE001 - mapped; nothing is posted yet
+            return self._refuse(status_of(error), text_of(error)), []
+        self._open[request] = handle
+        return Status.OK, self._start(agent, request, handle)
+
+    def _start(self, agent: NixlAgent, request: int, handle: Any) -> list[End]:
+        try:
+            state = agent.post(handle)
+        except Exception as error:  # noqa: BLE001 - some ranges may be under way: the request is not quiet
+            self._fail(text_of(error))
+            return self.end_all(Status.OP_UNKNOWN)
+        return self._ended(request, handle, state)
+
+    def _ended(self, request: int, handle: Any, state: str) -> list[End]:
+        if state == "PROC":
+            return []
+        if state == "DONE":
+            del self._open[request]
+            release(handle)
+            return [(request, Status.OK)]
+        self._fail(f"nixl ended a transfer with {state}")
+        return self.end_all(Status.OP_UNKNOWN)
+
+    def notify(self, payload: bytes) -> Status:
+        """Send a notification alone."""
+        status = self.post_status()
+        if status != Status.OK or self._agent is None:
+            return status
+        try:
+            self._agent.notify(payload)
+        except Exception as error:  # noqa: BLE001 - mapped; the link cannot be used any more
+            self._fail(text_of(error))
+            return Status.PEER_FAILED
+        return Status.OK
+
+    # Progress.
+
+    def check(self) -> list[End]:
+        """Drive the link and tell which requests have ended."""
+        ends: list[End] = []
+        for request, handle in list(self._open.items()):
+            if request not in self._open or self._agent is None:
+                continue
+            try:
+                state = self._agent.state(handle)
+            except Exception as error:  # noqa: BLE001 - any failure of the link ends all its requests
+                self._fail(text_of(error))
+                return ends + self.end_all(Status.OP_UNKNOWN)
+            ends += self._ended(request, handle, state)
+        return ends
+
+    def collect(self) -> list[bytes]:
+        """Drive the link and take the notifications of the peer that have come."""
+        if self._agent is None:
+            return []
+        try:
+            came = self._agent.collect()
+        except Exception as error:  # noqa: BLE001 - what cannot be read is lost with the link
+            self._fail(text_of(error))
+            return []
+        if came:
+            self._early += [(name, payload) for name, all_ in came.items() for payload in all_]
+        if self.theirs is None:
+            del self._early[EARLY_MAX:]
+            return []
+        # Anyone who knows the worker's address may send; only the peer counts.
+        wanted = [payload for name, payload in self._early if name == self.theirs.agent]
+        self._early.clear()
+        return wanted
+
+    # The end.
+
+    def fence(self) -> tuple[Status, list[End]]:
+        """Destroy the agent and look for proof. Ends of requests come beside the status.
+
+        Requests still open end as OP_FAILED only where the other side is gone:
+        bytes that were handed to a socket may else still arrive there.
+        """
+        self.fence_tried = True
+        if self.proof is not Proof.NONE:
+            return Status.OK, []
+        self._destroy_agent()
+        facts = Facts(
+            own=own_identity(),
+            theirs=None if self.theirs is None else self.theirs.process,
+            remote_agent="" if self.theirs is None else self.theirs.agent,
+            driven_by_target=self.driven_by_target,
+            agent_destroyed=self._agent_destroyed,
+        )
+        self.proof, text = prove(facts, agent_is_alive)
+        quiet = self.proof is Proof.GONE
+        ends = self.end_all(Status.OP_FAILED if quiet else Status.OP_UNKNOWN)
+        if self.proof is Proof.NONE:
+            return self._refuse(Status.NOT_FENCED, text), ends
+        return Status.OK, ends
+
+    def destroy(self) -> list[End]:
+        """Drop the agent; what was open ends as not proven quiet."""
+        self._destroy_agent()
+        return self.end_all(Status.OP_UNKNOWN)
+
+    def _destroy_agent(self) -> None:
+        agent, self._agent = self._agent, None
+        if agent is None:
+            return
+        handles = [*self._open.values(), *self._given_up]
+        self._open = dict.fromkeys(self._open)
+        self._given_up.clear()
+        while handles:
+            release(handles.pop())
+        self._agent_destroyed = agent.destroy()
+
+    def end_all(self, status: Status) -> list[End]:
+        """End every open request with `status`; their transfers go with the agent."""
+        ends = [(request, status) for request in self._open]
+        self._given_up += [handle for handle in self._open.values() if handle is not None]
+        self._open.clear()
+        return ends
+
+    def _fail(self, text: str) -> None:
+        self.failed = True
+        self.error = f"peer {self.handle}: {text}"
+
+    def _refuse(self, status: Status, text: str) -> Status:
+        self.error = f"peer {self.handle}: {text}"
+        return status
+
+
+def _release_of(version: str) -> list[str]:
+    """Major and minor number."""
+    return version.split(".")[:2]
