@@ -33,11 +33,26 @@ class AttemptMemory:
     there are few; they are kept for the life of the peer."""
     _seen: Tombstones[tuple[PeerKey, TransferId], Seen] = attrs.field(init=False)
     _ended: Tombstones[TransferId, Reason] = attrs.field(init=False)
+    _unwanted: Tombstones[TransferId, Reason] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         count_max, life_ms = self.ctx.limits.tombstones_max, self.ctx.timings.tombstone_ms
         self._seen = Tombstones(count_max, life_ms)
         self._ended = Tombstones(count_max, life_ms)
+        self._unwanted = Tombstones(count_max, self.ctx.timings.grant_lease_ms)
+
+    def note_unwanted(self, transfer_id: TransferId, reason: Reason) -> None:
+        """The consumer went away before this side's engine had said a word of the transfer.
+
+        Kept for a lease at most: an engine may use the name again for something else.
+        """
+        self._unwanted.put(transfer_id, reason, self.ctx.now_ms)
+
+    def take_unwanted(self, transfer_id: TransferId) -> Reason | None:
+        """Why the transfer that begins now is not wanted any more; asked once."""
+        reason = self._unwanted.get(transfer_id, self.ctx.now_ms)
+        self._unwanted.drop(transfer_id)
+        return reason
 
     def seen(self, peer: Peer, transfer_id: TransferId) -> Seen | None:
         """The newest attempt of this life of the peer; another life starts anew (I1)."""

@@ -74,8 +74,16 @@ class Producer:
             self.ctx.counters["refused"] += 1
             return
         if len(self.sources) < self.ctx.limits.transfers_max:
-            self.memory.begin(event.transfer_id)
-            self.sources[event.transfer_id] = Source(transfer_id=event.transfer_id)
+            self._begin(event.transfer_id)
+
+    def _begin(self, transfer_id: TransferId) -> Source:
+        """A source in its first state, or in the second where its consumer has left already."""
+        self.memory.begin(transfer_id)
+        source = self.sources[transfer_id] = Source(transfer_id=transfer_id)
+        reason = self.memory.take_unwanted(transfer_id)
+        if reason is not None:
+            self._fire_source(source, SourceEvent.CONSUMER_ENDED, reason)
+        return source
 
     def offer(self, event: Offer) -> None:
         source = self.sources.get(event.transfer_id)
@@ -83,9 +91,7 @@ class Producer:
             if len(self.sources) >= self.ctx.limits.transfers_max:
                 self._refuse(event, Reason.TABLE_FULL)
                 return
-            self.memory.begin(event.transfer_id)
-            source = Source(transfer_id=event.transfer_id)
-            self.sources[event.transfer_id] = source
+            source = self._begin(event.transfer_id)
         elif source.state not in (SourceState.EXPECTED, SourceState.UNWANTED):
             self._refuse(event, Reason.ALREADY_IN_USE)
             return
@@ -107,6 +113,7 @@ class Producer:
             self._fire_source(source, SourceEvent.WITHDRAW, event.reason)
             return
         # The prefill was aborted before anybody announced it: whoever waits is told.
+        self.memory.take_unwanted(event.transfer_id)
         self.memory.note_ended(event.transfer_id, event.reason)
         for send in self._of_transfer(event.transfer_id):
             self._fire_send(send, SendEvent.STOP, event.reason)
@@ -143,6 +150,7 @@ class Producer:
             self.ctx.send(link.id, Gone(header=self._reply(grant.header), reason=reason))
             return
         self.memory.note(link.peer, grant.header.key)
+        self.memory.take_unwanted(grant.header.transfer_id)
         for older in self._of_transfer(grant.header.transfer_id):
             if older.peer.key == link.peer.key:
                 older.superseded = True
@@ -436,8 +444,11 @@ class Producer:
 
     def _settle(self, send: Send) -> None:
         """Tell the source how one consumer's attempt ended."""
+        if send.superseded:
+            return
         source = self.sources.get(send.key.transfer_id)
-        if source is None or send.superseded:
+        if source is None:
+            self.memory.note_unwanted(send.key.transfer_id, send.reason)
             return
         if not send.served or (send.cancelled and send.grant.parts):
             self._fire_source(source, SourceEvent.CONSUMER_ENDED, send.reason)

@@ -34,8 +34,7 @@ class Pool:
     def take(self, world: World, count: int) -> list[int] | None:
         if len(self.free) < count:
             return None
-        taken = [self.free.pop(world.draw.randrange(len(self.free))) for _ in range(count)]
-        return taken
+        return [self.free.pop(world.draw.randrange(len(self.free))) for _ in range(count)]
 
 
 @attrs.define(eq=False)

@@ -7,6 +7,7 @@ executable tag, no unbounded nesting, no second value behind the first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import cbor2
@@ -59,14 +60,12 @@ def loads(data: bytes | memoryview, limits: Limits, count_max: int | None = None
 
 def _entries(value: Any) -> int:
     """Map entries of a decoded value; fewer than were read means that a key came twice."""
+    count = 0
+    inner: Iterable[Any] = ()
     if type(value) is dict:
-        count = len(value)
-        inner = value.values()
+        count, inner = len(value), value.values()
     elif type(value) is list:
-        count = 0
         inner = value
-    else:
-        return 0
     for item in inner:
         if type(item) is dict or type(item) is list:
             count += _entries(item)

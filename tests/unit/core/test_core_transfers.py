@@ -305,6 +305,54 @@ def test_consumer_that_left_during_prefill_ends_the_offer_at_once() -> None:
     assert told(duet, p) == ["Unsent:CANCELLED_BY_CONSUMER"]
 
 
+def test_consumer_that_left_before_the_prefill_began_ends_the_offer_at_once() -> None:
+    """[a1] The cancel came before P's engine had said a word; the offer need not wait a lease."""
+    for announce in (True, False):
+        duet, cable = linked()
+        d = duet.register("t")
+        pump(duet, cable)
+        duet.cancel("t", d)
+        pump(duet, cable)
+        if announce:
+            duet.expect("t")
+        p = duet.offer("t")
+        assert told(duet, p) == ["Unsent:CANCELLED_BY_CONSUMER"]
+
+
+@pytest.mark.parametrize("grant_first", [True, False])
+def test_a_name_used_again_after_a_cancel_is_served(grant_first: bool) -> None:
+    """[d2] Only D's leg was cut and P finished; then the same name, another prompt."""
+    duet, cable = linked()
+    first = duet.register("t", digest=b"one")
+    pump(duet, cable)
+    duet.cancel("t", first)
+    pump(duet, cable)
+    old = duet.offer("t", digest=b"one")
+    assert told(duet, old) == ["Unsent:CANCELLED_BY_CONSUMER"]
+    if grant_first:
+        second, new = duet.register("t", digest=b"two"), duet.offer("t", digest=b"two")
+    else:
+        new, second = duet.offer("t", digest=b"two"), duet.register("t", digest=b"two")
+    duet.quiesce()
+    assert told(duet, second) == ["Landed", "LetGo"]
+    assert told(duet, new) == ["Sent"]
+
+
+def test_a_newer_grant_clears_the_mark_of_a_cancelled_one() -> None:
+    """P's leg of the first dispatch never came; the second dispatch is whole."""
+    duet, cable = linked()
+    first = duet.register("t")
+    pump(duet, cable)
+    duet.cancel("t", first)
+    pump(duet, cable)
+    second = duet.register("t")
+    pump(duet, cable)
+    p = duet.offer("t")
+    duet.quiesce()
+    assert told(duet, second) == ["Landed", "LetGo"]
+    assert told(duet, p) == ["Sent"]
+
+
 def test_a_renewal_crossing_done_is_not_answered_with_gone() -> None:
     """A served attempt is still known, else D would fail a transfer that has landed."""
     duet, cable = linked(parts_per_transfer=1)

@@ -1,0 +1,120 @@
+"""The places where the adapter depends on what vLLM offers, behind feature tests.
+
+Owns every import of vLLM's internals apart from the connector base class. Invariant:
+what is missing is found at start and named; versions are never compared.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from kvxfer.errors import LocalFault
+from kvxfer_vllm.config import Settings, check_parallel, read_settings
+from kvxfer_vllm.stats import COUNTERS, GAUGES, KVXFER_PREFIX
+
+REQUIRED_HOOKS = (
+    "get_transfer_results",
+    "get_loaded_kv_cache_group_ids",
+    "handle_preemptions",
+    "on_new_request",
+)
+
+
+def check_base(base: type) -> None:
+    """Refuse a vLLM whose connector interface lacks a hook that this adapter lives on."""
+    missing = [name for name in REQUIRED_HOOKS if not hasattr(base, name)]
+    if missing:
+        raise LocalFault(
+            f"this vLLM's connector interface has no {', '.join(missing)}: "
+            "kvxfer_vllm needs vLLM 0.32 or later"
+        )
+
+
+def settings_of(vllm_config: Any) -> Settings:
+    """Read the adapter's settings out of a VllmConfig and vLLM's environment."""
+    from vllm import envs
+
+    transfer = vllm_config.kv_transfer_config
+    parallel = vllm_config.parallel_config
+    check_parallel(
+        tensor_parallel_size=parallel.tensor_parallel_size,
+        pipeline_parallel_size=parallel.pipeline_parallel_size,
+        decode_context_parallel_size=parallel.decode_context_parallel_size,
+        prefill_context_parallel_size=parallel.prefill_context_parallel_size,
+    )
+    if vllm_config.num_prefill_lookahead_tokens > 1:
+        raise LocalFault(
+            f"num_prefill_lookahead_tokens = {vllm_config.num_prefill_lookahead_tokens}: "
+            "multi-module MTP drafting is not served by this version of kvxfer_vllm"
+        )
+    return read_settings(
+        transfer.kv_connector_extra_config,
+        engine_id=transfer.engine_id,
+        kv_role=transfer.kv_role,
+        failure_policy=transfer.kv_load_failure_policy,
+        host=envs.VLLM_NIXL_SIDE_CHANNEL_HOST,
+        port=envs.VLLM_NIXL_SIDE_CHANNEL_PORT,
+        data_parallel_index=parallel.data_parallel_index,
+        randomized_ids=not envs.VLLM_DISABLE_REQUEST_ID_RANDOMIZATION,
+    )
+
+
+def has_packed_pages() -> bool:
+    """True where the attention backend arranges a (block, head) page in its own way.
+
+    vLLM's CPU backend keeps all K of a page before all V, and K in an order that the
+    instruction set asks for (cpu_attn.py), whatever the shape of the registered view.
+    """
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.device_type == "cpu")
+
+
+def page_packing(vllm_config: Any, layers: Sequence[str]) -> str:
+    """Name of that arrangement, from the layers themselves; empty where there is none.
+
+    Called when the caches are registered: the backend has marked the layers by then.
+    """
+    if not has_packed_pages():
+        return ""
+    context = vllm_config.compilation_config.static_forward_context
+    names = {str(getattr(context.get(layer), "isa", "unknown")) for layer in layers}
+    return "cpu-" + "-".join(sorted(names))
+
+
+@functools.cache
+def prom_class() -> type:
+    """vLLM's nixl Prometheus metrics with `vllm:kvxfer_*` added."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlPromMetrics
+    from vllm.v1.metrics.utils import create_metric_per_engine
+
+    class KvxferPromMetrics(NixlPromMetrics):
+        """The in-tree series keep their names; ours say what the agent counted."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._ours = {
+                name: create_metric_per_engine(
+                    kind(
+                        name=f"vllm:{KVXFER_PREFIX}{name}",
+                        documentation=f"kvxfer agent: {name.replace('_', ' ')}.",
+                        labelnames=self._labelnames,
+                    ),
+                    self.per_engine_labelvalues,
+                )
+                for names, kind in ((COUNTERS, self._counter_cls), (GAUGES, self._gauge_cls))
+                for name in names
+            }
+
+        def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+            super().observe(transfer_stats_data, engine_idx)
+            for name, metric in self._ours.items():
+                for value in transfer_stats_data.get(KVXFER_PREFIX + name, ()):
+                    if name in GAUGES:
+                        metric[engine_idx].set(value)
+                    else:
+                        metric[engine_idx].inc(value)
+
+    return KvxferPromMetrics

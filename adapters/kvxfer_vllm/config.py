@@ -1,0 +1,123 @@
+"""Settings of the adapter: what the operator wrote into vLLM's configuration.
+
+Owns the keys of `kv_connector_extra_config`. Keys of the in-tree nixl connectors
+that mean the same here are read; the others are left alone, so that an existing
+configuration starts unchanged. Invariant: a wrong value stops the start with a
+text that names the key; nothing is corrected in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from kvxfer.driver import Role
+from kvxfer.errors import BadValue
+
+ROLES = {
+    "kv_producer": Role.PRODUCER,
+    "kv_consumer": Role.CONSUMER,
+    "kv_both": Role.BOTH,
+}
+
+DEADLINE_S = 60.0
+LEASE_S = 30.0
+SECONDS_MAX = 86_400.0
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """Everything both sides of the connector need to know. Durations in milliseconds."""
+
+    engine_id: str
+    role: Role
+    host: str
+    """Where the workers of a producer listen, and what consumers are told."""
+    port: int
+    transport: str
+    transport_options: Mapping[str, Any]
+    offer_lease_ms: int
+    """How long a finished prefill waits for a registration."""
+    deadline_ms: int
+    """How long a decode request waits for its KV before its load counts as failed."""
+    check_digest: bool
+    allow_remote: bool
+    """Listen on an address that other hosts reach, although peers are not authenticated."""
+    fail_on_load_failure: bool
+    """kv_load_failure_policy "fail": a load that fails ends its request."""
+    randomized_ids: bool
+    """vLLM appends random digits to request ids."""
+
+
+def read_settings(
+    extra: Mapping[str, Any],
+    *,
+    engine_id: str,
+    kv_role: str,
+    failure_policy: str,
+    host: str,
+    port: int,
+    data_parallel_index: int,
+    randomized_ids: bool,
+) -> Settings:
+    """Read `kv_connector_extra_config` and the side-channel address.
+
+    `push_registration_timeout` (in-tree key) and `kvxfer_deadline_s` (ours, stronger)
+    are the consumer's deadline, `kv_lease_duration` the producer's lease, in seconds.
+
+    Raises BadValue with the key, the value and the bound.
+    """
+    role = ROLES.get(kv_role)
+    if role is None:
+        raise BadValue("kv_role", kv_role, f"one of {sorted(ROLES)}")
+    deadline_key = "push_registration_timeout"
+    if "kvxfer_deadline_s" in extra:
+        deadline_key = "kvxfer_deadline_s"
+    transport = extra.get("transport", "nixl")
+    if not isinstance(transport, str) or not transport:
+        raise BadValue("transport", transport, "name of an installed kvxfer transport")
+    options = extra.get("transport_options", {})
+    if not isinstance(options, Mapping):
+        raise BadValue("transport_options", options, "an object")
+    return Settings(
+        engine_id=engine_id,
+        role=role,
+        host=host,
+        port=port + data_parallel_index,
+        transport=transport,
+        transport_options=dict(options),
+        offer_lease_ms=_seconds_to_ms(extra, "kv_lease_duration", LEASE_S),
+        deadline_ms=_seconds_to_ms(extra, deadline_key, DEADLINE_S),
+        check_digest=_flag(extra, "check_prompt_digest", True),
+        allow_remote=_flag(extra, "allow_remote", False),
+        fail_on_load_failure=failure_policy == "fail",
+        randomized_ids=randomized_ids,
+    )
+
+
+def check_parallel(**sizes: int) -> None:
+    """Refuse what this version cannot serve: more than one worker per engine.
+
+    Raises BadValue with the name of the vLLM setting.
+    """
+    for name, size in sizes.items():
+        if size != 1:
+            raise BadValue(name, size, "1: this version serves one worker per engine")
+
+
+def _seconds_to_ms(extra: Mapping[str, Any], key: str, default_s: float) -> int:
+    value = extra.get(key, default_s)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadValue(key, value, "a number of seconds")
+    if not 0 < value <= SECONDS_MAX:
+        raise BadValue(key, value, f"above 0 and at most {SECONDS_MAX:.0f} seconds")
+    return max(1, round(value * 1000))
+
+
+def _flag(extra: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = extra.get(key, default)
+    if not isinstance(value, bool):
+        raise BadValue(key, value, "true or false")
+    return value

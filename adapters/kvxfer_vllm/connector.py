@@ -1,0 +1,179 @@
+"""The class that vLLM loads: every hook of KVConnectorBase_V1, each passed on in one line.
+
+Owns nothing but the split by role. Invariant: no decision is taken here, and hooks
+of the other role are never reached. vLLM's connector base class says when each hook
+is called; of the order in a step we rely on one thing only, that
+`handle_preemptions` or `bind_connector_metadata` comes before the forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
+)
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from kvxfer_vllm import compat
+from kvxfer_vllm.geometry import cache_group
+from kvxfer_vllm.metadata import StepOrders
+from kvxfer_vllm.metrics import KvxferStats
+from kvxfer_vllm.scheduler_side import SchedulerSide
+from kvxfer_vllm.worker_side import WorkerSide
+
+
+class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
+    """Push connector: the consumer registers its blocks, the producer writes into them."""
+
+    _cache_hit_source = CacheHitSource.P2P
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        compat.check_base(KVConnectorBase_V1)
+        settings = compat.settings_of(vllm_config)
+        group = cache_group(kv_cache_config)
+        self._scheduler: SchedulerSide | None = None
+        self._worker: WorkerSide | None = None
+        if role is KVConnectorRole.SCHEDULER:
+            self._scheduler = SchedulerSide(
+                settings, group.tokens_per_block, whole_blocks=compat.has_packed_pages()
+            )
+        else:
+            heads = vllm_config.model_config.get_total_num_kv_heads()
+            self._worker = WorkerSide(settings, group, heads)
+
+    # --- class hooks ---
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """Whole pages in one piece: the fewest descriptors of the layouts all backends have."""
+        model = vllm_config.model_config
+        return None if model is None or model.use_mla else "LBHNC"
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
+        return KvxferStats(data)
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> Any:
+        return compat.prom_class()(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    # --- scheduler side ---
+
+    @property
+    def scheduler_side(self) -> SchedulerSide:
+        assert self._scheduler is not None
+        return self._scheduler
+
+    def on_new_request(self, request: Any) -> None:
+        self.scheduler_side.on_new_request(request)
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        return self.scheduler_side.matched_tokens(request, num_computed_tokens)
+
+    def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:  # noqa: ARG002
+        return tuple(self._kv_cache_config.transfer_group_ids)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        self.scheduler_side.after_alloc(request, blocks.get_block_ids(), num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> StepOrders:  # noqa: ARG002
+        return self.scheduler_side.take_orders()
+
+    def request_finished(
+        self, request: Any, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self.scheduler_side.request_finished(request, (block_ids,))
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: Sequence[list[int]]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self.scheduler_side.request_finished(request, block_ids)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        self.scheduler_side.reported(connector_output.finished_recving)
+
+    def has_pending_push_work(self) -> bool:
+        return self._scheduler is not None and self._scheduler.has_orders()
+
+    # --- worker side ---
+
+    @property
+    def worker_side(self) -> WorkerSide:
+        assert self._worker is not None
+        return self._worker
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        side = self.worker_side
+        packing = compat.page_packing(self._vllm_config, side.group.layers)
+        side.register_caches(kv_caches, packing)
+
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        # Both this hook and the next come before the forward pass. The first one to
+        # be called delivers, so that a registration leaves before the step computes.
+        self.worker_side.deliver(kv_connector_metadata)
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        self.worker_side.deliver(connector_metadata)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Nothing to start: the registration left before the forward pass."""
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Loads are asynchronous; nothing waits inside the forward pass."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        """Offers are made when the prefill has finished, not per layer."""
+
+    def wait_for_save(self) -> None:
+        """Sources stay held until reported as sent; nothing waits here."""
+
+    def get_transfer_results(
+        self,
+        finished_req_ids: set[str],  # noqa: ARG002
+    ) -> KVConnectorTransferResults:
+        report = self.worker_side.take_report()
+        return KVConnectorTransferResults(
+            finished_sending=set(report.sent),
+            finished_recving=set(report.received),
+            failed_recving=set(report.failed),
+        )
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self.worker_side.take_bad_blocks()
+
+    def get_kv_connector_stats(self) -> Any:
+        data = None if self._worker is None else self._worker.take_stats()
+        return None if data is None else KvxferStats(data)
+
+    def shutdown(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+
+
+class KvxferPushConnector(KvxferConnector):
+    """The same under a name that says the direction."""
+
+
+class NixlPushConnector(KvxferConnector):
+    """Drop-in name of vLLM's own push connector."""
+
+
+class NixlConnector(KvxferConnector):
+    """Drop-in name that some routers key on. Data moves by push; legs may come in pull order."""

@@ -1,0 +1,129 @@
+"""The worker's ledger: which request ids the scheduler waits for, and what became of them.
+
+Owns the open receives and sends, by vLLM's request id, which the agent echoes as the
+tag of every result. Knows neither vLLM nor the agent. Invariant (N1, N2): an id is
+reported exactly once, only if the scheduler asked for it, and a receive only after
+the agent said LetGo: vLLM hands the blocks to somebody else in the same pass that
+sees the report. That a load failed may be told before (`take_bad_blocks`), so that
+nobody waits for blocks in quarantine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from enum import Enum, auto
+from typing import assert_never
+
+import attrs
+
+from kvxfer.driver import Reason
+from kvxfer.driver.results import Landed, LetGo, Lost, Result, Sent, Unsent
+
+
+class _Verdict(Enum):
+    OPEN = auto()
+    LANDED = auto()
+    LOST = auto()
+
+
+@attrs.define
+class _Receive:
+    blocks: frozenset[int]
+    verdict: _Verdict = _Verdict.OPEN
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """Request ids for one step's answer to the scheduler. A failed id is in `received` too."""
+
+    sent: frozenset[str]
+    received: frozenset[str]
+    failed: frozenset[str]
+
+
+@attrs.define
+class Ledger:
+    """Open receives and sends of one worker. One thread only."""
+
+    _receives: dict[str, _Receive] = attrs.field(factory=dict)
+    _sends: set[str] = attrs.field(factory=set)
+    _sent: set[str] = attrs.field(factory=set)
+    _received: set[str] = attrs.field(factory=set)
+    _failed: set[str] = attrs.field(factory=set)
+    _bad_blocks: set[int] = attrs.field(factory=set)
+
+    def __len__(self) -> int:
+        return len(self._receives) + len(self._sends)
+
+    def open_receive(self, request_id: str, blocks: Collection[int] = ()) -> None:
+        """Enter a request that the scheduler parked.
+
+        `blocks` are those to be named as bad as soon as the load is lost.
+        """
+        self._receives[request_id] = _Receive(frozenset(blocks))
+
+    def refuse_receive(self, request_id: str) -> None:
+        """Report a parked request as failed; no transfer was started for it."""
+        self._received.add(request_id)
+        self._failed.add(request_id)
+
+    def open_send(self, request_id: str) -> None:
+        """Enter a finished request whose blocks the scheduler holds."""
+        self._sends.add(request_id)
+
+    def is_receiving(self, request_id: str) -> bool:
+        """True from open_receive until the report."""
+        return request_id in self._receives
+
+    def apply(self, results: Iterable[Result]) -> None:
+        """Enter what the agent said. Results about nothing that is open are ignored."""
+        for result in results:
+            match result:
+                case Landed(tag=tag):
+                    self._judge(tag, _Verdict.LANDED)
+                case Lost(tag=tag, reason=reason):
+                    lost = self._judge(tag, _Verdict.LOST)
+                    # After our own cancel the request has ended: nobody is to be told.
+                    if lost is not None and reason is not Reason.CANCELLED_BY_CONSUMER:
+                        self._bad_blocks |= lost.blocks
+                case LetGo(tag=tag):
+                    self._let_go(tag)
+                case Sent(tag=tag) | Unsent(tag=tag):
+                    if tag in self._sends:
+                        self._sends.remove(tag)
+                        self._sent.add(tag)
+                case _:
+                    assert_never(result)
+
+    def take(self) -> Report:
+        """All that is new since the last call. Each id appears in one report only."""
+        report = Report(
+            sent=frozenset(self._sent),
+            received=frozenset(self._received),
+            failed=frozenset(self._failed),
+        )
+        self._sent.clear()
+        self._received.clear()
+        self._failed.clear()
+        return report
+
+    def take_bad_blocks(self) -> set[int]:
+        """Blocks of loads that were lost since the last call; they are still held."""
+        bad, self._bad_blocks = self._bad_blocks, set()
+        return bad
+
+    def _judge(self, request_id: str, verdict: _Verdict) -> _Receive | None:
+        """Enter a verdict. The first one stays: a failure is sticky (C3)."""
+        receive = self._receives.get(request_id)
+        if receive is None or receive.verdict is not _Verdict.OPEN:
+            return None
+        receive.verdict = verdict
+        return receive
+
+    def _let_go(self, request_id: str) -> None:
+        receive = self._receives.pop(request_id, None)
+        if receive is None:
+            return
+        self._received.add(request_id)
+        if receive.verdict is not _Verdict.LANDED:
+            self._failed.add(request_id)

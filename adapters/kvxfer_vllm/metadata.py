@@ -1,0 +1,78 @@
+"""What the scheduler side tells the workers in a step: frozen records that pickle.
+
+Owns the orders and their container. Knows no vLLM type. Invariant: every step's
+container is fresh (with the in-process executor it is handed over by reference)
+and numbered, so that a worker carries each out once whichever hook sees it first.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from kvxfer.driver import TransferId
+from kvxfer.driver.commands import Offer, ProducerAddress, Register
+
+
+@attrs.frozen(kw_only=True)
+class Receive:
+    """Consumer: the scheduler parked `request_id` until this registration has ended."""
+
+    request_id: str
+    register: Register
+
+
+@attrs.frozen(kw_only=True)
+class Refuse:
+    """Consumer: the scheduler parked `request_id`, but nothing can be loaded: report a failure."""
+
+    request_id: str
+    why: str
+
+
+@attrs.frozen(kw_only=True)
+class Drop:
+    """Consumer: a parked request has ended; its blocks stay held until the worker reports it."""
+
+    request_id: str
+    transfer_id: TransferId
+
+
+@attrs.frozen(kw_only=True)
+class Decline:
+    """Consumer: no registration will come for this transfer; its producers need not wait."""
+
+    transfer_id: TransferId
+    producers: tuple[ProducerAddress, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Expect:
+    """Producer: a prefill for this transfer has been queued here."""
+
+    transfer_id: TransferId
+
+
+@attrs.frozen(kw_only=True)
+class Send:
+    """Producer: the prefill is finished; its blocks are held until `request_id` is reported."""
+
+    request_id: str
+    offer: Offer
+
+
+@attrs.frozen(kw_only=True)
+class Abort:
+    """Producer: the prefill ended without a result; nothing was offered."""
+
+    transfer_id: TransferId
+
+
+Order = Receive | Refuse | Drop | Decline | Expect | Send | Abort
+
+
+@attrs.frozen(kw_only=True)
+class StepOrders:
+    """The connector metadata of one engine step."""
+
+    step: int
+    orders: tuple[Order, ...]

@@ -1,0 +1,127 @@
+"""Reads a request's `kv_transfer_params`, once, into a frozen record.
+
+Owns the field names that vLLM routers send (vLLM nixl connectors, 0.24 to 0.33) and
+two of our own. Refuses to know what the engine does with them. Invariant:
+`parse_params` is total: whatever the client sent gives a record, never an exception;
+what is wrong is named in `problem`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any
+
+import attrs
+
+from kvxfer_vllm.names import is_transfer_name
+
+TEXT_BYTES_MAX = 256
+"""Longest transfer_id, engine id and host name that is taken from a request."""
+
+TRANSFER_NAME_KEY = "kvx_transfer"
+"""Our own key in a producer's answer: the exact name under which it holds the offer."""
+
+
+class Leg(Enum):
+    """What this engine has to do for a request."""
+
+    NONE = auto()
+    PRODUCE = auto()
+    CONSUME = auto()
+
+
+@attrs.frozen(kw_only=True)
+class LegParams:
+    """The checked parameters of one leg.
+
+    `problem` is empty or says, for people, which field is wrong and why; the other
+    fields are then only as good as they could be read.
+    """
+
+    leg: Leg
+    transfer_id: str | None = None
+    """Made by the router, the same on both legs; None where it sent none."""
+    transfer_name: str | None = None
+    """The producer's own name for the transfer, when its answer was passed on (legs in series)."""
+    remote_engine_id: str = ""
+    remote_host: str = ""
+    remote_port: int = 0
+    problem: str = ""
+
+
+class _Wrong(Exception):
+    pass
+
+
+def parse_params(params: object) -> LegParams:
+    """Read `kv_transfer_params` as it came with the request. Never raises."""
+    if params is None:
+        return LegParams(leg=Leg.NONE)
+    if not isinstance(params, Mapping):
+        problem = f"kv_transfer_params = {_show(params)}: not an object"
+        return LegParams(leg=Leg.NONE, problem=problem)
+    produce = params.get("do_remote_decode")
+    consume = params.get("do_remote_prefill")
+    if not produce and not consume:
+        return LegParams(leg=Leg.NONE)
+    leg = Leg.CONSUME if consume else Leg.PRODUCE
+    try:
+        _check_flags(produce, consume)
+        if leg is Leg.PRODUCE:
+            return LegParams(leg=leg, transfer_id=_transfer_id(params))
+        return _consumer(params)
+    except _Wrong as wrong:
+        return LegParams(leg=leg, problem=str(wrong))
+
+
+def _check_flags(produce: object, consume: object) -> None:
+    for field, value in (("do_remote_decode", produce), ("do_remote_prefill", consume)):
+        if value is not None and not isinstance(value, bool):
+            raise _Wrong(f"{field} = {_show(value)}: not true, false or null")
+    if produce and consume:
+        raise _Wrong("do_remote_decode and do_remote_prefill are both true")
+
+
+def _consumer(params: Mapping[Any, Any]) -> LegParams:
+    for field in ("tp_size", "pp_size", "dcp_size"):
+        value = params.get(field)
+        if value is not None and (type(value) is not int or value != 1):
+            raise _Wrong(f"{field} = {_show(value)}: only 1 is supported")
+    name = params.get(TRANSFER_NAME_KEY)
+    if name is not None and not is_transfer_name(name):
+        raise _Wrong(f"{TRANSFER_NAME_KEY} = {_show(name)}: not a name that a producer gave")
+    port = params.get("remote_port")
+    if type(port) is not int or not 0 < port < 65536:
+        raise _Wrong(f"remote_port = {_show(port)}: not an integer from 1 to 65535")
+    return LegParams(
+        leg=Leg.CONSUME,
+        transfer_id=_transfer_id(params),
+        transfer_name=name,
+        remote_engine_id=_text(params, "remote_engine_id"),
+        remote_host=_text(params, "remote_host"),
+        remote_port=port,
+    )
+
+
+def _transfer_id(params: Mapping[Any, Any]) -> str | None:
+    if params.get("transfer_id") is None:
+        return None
+    return _text(params, "transfer_id")
+
+
+def _text(params: Mapping[Any, Any], field: str) -> str:
+    value = params.get(field)
+    if not isinstance(value, str) or not value:
+        raise _Wrong(f"{field} = {_show(value)}: not a text that is not empty")
+    if not value.isprintable():
+        raise _Wrong(f"{field} = {_show(value)}: has characters that cannot be printed")
+    size = len(value.encode())
+    if size > TEXT_BYTES_MAX:
+        raise _Wrong(f"{field} = {_show(value)}: {size} bytes, at most {TEXT_BYTES_MAX}")
+    return value
+
+
+def _show(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:57] + "..."

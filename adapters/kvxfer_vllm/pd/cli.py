@@ -1,0 +1,165 @@
+"""The commands: `check`, `probes`, `up`.
+
+Owns options, the run folder, the ends by signal and the exit status. Invariant: the
+last line on standard output is the JSON verdict, progress goes to standard error, and
+the status is 1 unless all is good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from kvxfer.errors import BadValue, KvxferError
+from kvxfer_vllm.pd.client import Client
+from kvxfer_vllm.pd.engines import Policy, Stack, Tuning
+from kvxfer_vllm.pd.model import BYTES_OF_DTYPE, ModelShape, write_model
+from kvxfer_vllm.pd.pair import Pair, Setting
+from kvxfer_vllm.pd.processes import Supervisor
+
+NO_MODULE = "none"
+
+
+@attrs.frozen(kw_only=True)
+class Common:
+    """Options that every command has."""
+
+    stack: Stack
+    dtype: str
+    run_dir: Path
+
+
+@click.group(context_settings={"show_default": True})
+@click.option("--connector", default="NixlPushConnector", help="Class name of the connector.")
+@click.option(
+    "--connector-module",
+    default="kvxfer_vllm",
+    help=f"Module to load it from; {NO_MODULE!r} takes vLLM's own class of that name.",
+)
+@click.option("--dtype", type=click.Choice(sorted(BYTES_OF_DTYPE)), default="float32")
+@click.option(
+    "--run-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".pd"),
+    help="Folder for the model and the logs; one command at a time may use it.",
+)
+@click.pass_context
+def main(
+    context: click.Context, connector: str, connector_module: str, dtype: str, run_dir: Path
+) -> None:
+    """Start a real vLLM prefill/decode pair on this CPU and check or break it."""
+    module = None if connector_module == NO_MODULE else connector_module
+    stack = Stack(connector=connector, module=module)
+    context.obj = Common(stack=stack, dtype=dtype, run_dir=run_dir)
+
+
+@main.command()
+@click.option("--requests", default=50, help="Number of prompts.")
+@click.pass_obj
+def check(common: Common, requests: int) -> None:
+    """Compare the pair's answers with a plain engine's, token by token."""
+    from kvxfer_vllm.pd.check import run_check
+
+    shape = ModelShape()
+
+    async def work() -> bool:
+        async with _setting(common, "check", shape) as setting:
+            tuning = Tuning(dtype=common.dtype)
+            report = await run_check(setting, common.stack, tuning, shape, requests)
+        click.echo(report.line())
+        return report.good
+
+    _run(work())
+
+
+@main.command()
+@click.argument("names", nargs=-1)
+@click.option(
+    "--policy",
+    "policies",
+    type=click.Choice([policy.value for policy in Policy]),
+    multiple=True,
+    default=[policy.value for policy in Policy],
+    help="kv_load_failure_policy of the pair; may be given twice.",
+)
+@click.pass_obj
+def probes(common: Common, names: tuple[str, ...], policies: tuple[str, ...]) -> None:
+    """Break the pair on purpose: cut legs, kill P, reuse ids. NAMES picks probes."""
+    from kvxfer_vllm.pd.report import total_line
+    from kvxfer_vllm.pd.runner import chosen, run_probes
+
+    try:
+        picked = {Policy(policy): chosen(names, Policy(policy)) for policy in policies}
+    except BadValue as bad:
+        raise click.UsageError(str(bad)) from bad
+
+    async def work() -> bool:
+        reports = []
+        async with _setting(common, "probes", ModelShape()) as setting:
+            for policy, some in picked.items():
+                reports += await run_probes(setting, common.stack, common.dtype, policy, some)
+        click.echo(total_line(common.stack.name, reports))
+        return all(report.good for report in reports)
+
+    _run(work())
+
+
+@main.command()
+@click.pass_obj
+def up(common: Common) -> None:
+    """Start P, D and the router, print where they are, and keep them until Ctrl-C."""
+
+    async def work() -> bool:
+        async with _setting(common, "up", ModelShape()) as setting:
+            pair = await Pair.start(setting, common.stack, Tuning(dtype=common.dtype))
+            click.echo(f"router {pair.router_url}  P {pair.prefill.url}  D {pair.decode.url}")
+            await asyncio.Event().wait()
+        return True
+
+    _run(work())
+
+
+@contextlib.asynccontextmanager
+async def _setting(common: Common, command: str, shape: ModelShape) -> AsyncIterator[Setting]:
+    run = (common.run_dir / command).absolute()
+    run.mkdir(parents=True, exist_ok=True)
+    for log in run.glob("*.log"):
+        log.unlink()
+    model = (common.run_dir / "model").absolute()
+    write_model(model, shape)
+    with Supervisor() as supervisor:
+        async with Client.open() as client:
+            yield Setting(
+                supervisor=supervisor,
+                client=client,
+                model=model,
+                run=run,
+                say=lambda line: click.echo(line, err=True),
+            )
+
+
+def _run(work: Coroutine[Any, Any, bool]) -> None:
+    """Run to the end, to a fault, or to SIGINT or SIGTERM; all three end what was started."""
+
+    async def guarded() -> bool:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        return await task
+
+    try:
+        good = asyncio.run(guarded())
+    except asyncio.CancelledError:
+        raise click.ClickException("ended by a signal") from None
+    except KvxferError as fault:
+        raise click.ClickException(str(fault)) from fault
+    sys.exit(0 if good else 1)

@@ -1,0 +1,167 @@
+"""The worker's half of the connector: carries orders to the agent and reports back.
+
+Owns the agent of this worker. Knows no scheduler state and no vLLM type. Invariant:
+no call here waits for a peer or grows with the number of blocks; every wait is in
+the agent's own thread, and no step of the engine is needed for a transfer to go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+import attrs
+
+from kvxfer.driver import Agent, AgentConfig, Memory, Role, Timings
+from kvxfer.driver.commands import Register
+from kvxfer.driver.results import Lost, Result, Unsent
+from kvxfer.layout.geometry import Shard
+from kvxfer_vllm.config import Settings
+from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_caches
+from kvxfer_vllm.ledger import Ledger, Report
+from kvxfer_vllm.metadata import (
+    Abort,
+    Decline,
+    Drop,
+    Expect,
+    Order,
+    Receive,
+    Refuse,
+    Send,
+    StepOrders,
+)
+from kvxfer_vllm.stats import Data, StatsCollector, is_failure
+
+logger = logging.getLogger("vllm.kvxfer")
+
+
+@attrs.define
+class WorkerSide:
+    """State of one worker. All calls come from the worker's main thread."""
+
+    settings: Settings
+    group: CacheGroup
+    heads_total: int
+    start_agent: Callable[[AgentConfig], Agent] = Agent.start
+    ledger: Ledger = attrs.field(factory=Ledger)
+    stats: StatsCollector = attrs.field(factory=StatsCollector)
+    _agent: Agent | None = None
+    _last_step: int = 0
+
+    def register_caches(self, caches: Mapping[str, TensorLike], packing: str = "") -> None:
+        """Describe the KV cache and start the agent on it; `packing` as in describe_caches.
+
+        Raises LayoutMismatch for a cache that cannot be described, LocalFault where the
+        agent cannot start (port taken, transport library missing): the engine's start
+        then fails with that text.
+        """
+        shard, memories = describe_caches(caches, self.group, self.heads_total, packing)
+        self._agent = self.start_agent(self._agent_config(shard, memories))
+        logger.info(
+            "kvxfer agent of engine %s is up: role %s, transport %s, listening on %s",
+            self.settings.engine_id,
+            self.settings.role.name,
+            self.settings.transport,
+            self._agent.address,
+        )
+
+    def deliver(self, orders: StepOrders) -> None:
+        """Carry out the orders of a step, once, whichever hook brings them first."""
+        if orders.step <= self._last_step:
+            return
+        self._last_step = orders.step
+        for order in orders.orders:
+            self._carry_out(order)
+
+    def take_report(self) -> Report:
+        """Request ids that have ended since the last call."""
+        results = self.agent.take()
+        self.ledger.apply(results)
+        for result in results:
+            self.stats.add(result)
+            _log_failure(result)
+        return self.ledger.take()
+
+    def take_bad_blocks(self) -> set[int]:
+        """Manager blocks of loads that have just been lost; asked for after take_report."""
+        return self.ledger.take_bad_blocks()
+
+    def take_stats(self) -> Data | None:
+        """Statistics since the last call, None where nothing happened."""
+        return None if self._agent is None else self.stats.take(self._agent.counters())
+
+    def close(self) -> None:
+        """Stop the agent. Peers are told; may never be called, they then find out by silence."""
+        if self._agent is not None:
+            self._agent.close()
+            self._agent = None
+
+    @property
+    def agent(self) -> Agent:
+        """The running agent. vLLM registers the caches before the first step."""
+        assert self._agent is not None
+        return self._agent
+
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case Receive(request_id=request_id, register=register):
+                self.ledger.open_receive(request_id, self._early_blocks(register))
+                self.agent.register(**attrs.asdict(register, recurse=False))
+            case Refuse(request_id=request_id):
+                self.ledger.refuse_receive(request_id)
+            case Drop(request_id=request_id, transfer_id=transfer_id):
+                if self.ledger.is_receiving(request_id):
+                    self.agent.cancel(transfer_id, tag=request_id)
+            case Decline(transfer_id=transfer_id, producers=producers):
+                self.agent.decline(transfer_id, producers=producers)
+            case Expect(transfer_id=transfer_id):
+                self.agent.expect(transfer_id)
+            case Send(request_id=request_id, offer=offer):
+                self.ledger.open_send(request_id)
+                self.agent.offer(**attrs.asdict(offer, recurse=False))
+            case Abort(transfer_id=transfer_id):
+                self.agent.withdraw(transfer_id)
+            case _:
+                assert_never(order)
+
+    def _early_blocks(self, register: Register) -> list[int]:
+        """Blocks by which vLLM is told of a lost load before they are let go.
+
+        Under the policy "fail" vLLM then ends the request at once and holds the
+        blocks on; under "recompute" it needs the blocks, so it has to wait.
+        """
+        if not self.settings.fail_on_load_failure:
+            return []
+        return [int(block) for table in register.tables for block in table.blocks]
+
+    def _agent_config(self, shard: Shard, memories: tuple[Memory, ...]) -> AgentConfig:
+        settings = self.settings
+        listens = settings.role is not Role.CONSUMER
+        return AgentConfig(
+            engine_id=settings.engine_id,
+            role=settings.role,
+            shard=shard,
+            memories=memories,
+            transport=settings.transport,
+            transport_options=settings.transport_options,
+            listen=(settings.host, settings.port) if listens else None,
+            timings=Timings(
+                offer_lease_ms=settings.offer_lease_ms,
+                transfer_deadline_ms=settings.deadline_ms,
+            ),
+            check_digest=settings.check_digest,
+            allow_remote=settings.allow_remote,
+            logger=logger,
+        )
+
+
+def _log_failure(result: Result) -> None:
+    if isinstance(result, Lost | Unsent) and is_failure(result.reason):
+        logger.warning(
+            "transfer %s: %s, %s %s",
+            result.transfer_id,
+            type(result).__name__.lower(),
+            result.reason.name,
+            result.detail,
+        )

@@ -1,0 +1,25 @@
+"""The `kvxfer` command.
+
+Owns the command line and nothing else. Invariant: importing this module and
+showing help loads neither numpy nor trio; each command loads what it runs.
+"""
+
+from __future__ import annotations
+
+import click
+
+from kvxfer import __version__
+from kvxfer.cli.conform import conform_command
+from kvxfer.cli.demo import demo_command
+from kvxfer.cli.transports import transports_command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kvxfer")
+def main() -> None:
+    """Move KV caches from prefill to decode engines."""
+
+
+main.add_command(conform_command)
+main.add_command(demo_command)
+main.add_command(transports_command)

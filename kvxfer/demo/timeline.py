@@ -1,0 +1,214 @@
+"""The timelines of a run as one self-contained HTML page.
+
+Owns what is shown and in which words. Takes all times from the records of the
+engines and of their agents; draws nothing that was not recorded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import attrs
+
+from kvxfer.demo.chart import Bar, Row, draw
+from kvxfer.demo.reports import Finished, Prefilled
+from kvxfer.demo.result import DemoResult
+from kvxfer.demo.served import Served
+from kvxfer.demo.workload import Mode
+
+HEADINGS = {
+    Mode.PUSH: "Push: D registers its blocks when the request arrives",
+    Mode.PULL: "Legs one after the other (pull order): D registers when P has finished",
+}
+LEGEND = (
+    ("queued", "P: waiting for its turn"),
+    ("prefill", "P: prefill"),
+    ("write", "P: one-sided write, from first post to last completion"),
+    ("granted", "D: blocks registered, KV not there yet"),
+    ("ready", "D: KV there, first token not yet"),
+    ("decode", "D: decode, from first to last token"),
+)
+STYLE = """
+:root { color-scheme: light dark; --page: #fcfcfb; --ink: #22262b; --soft: #667078;
+  --grid: #e3e6e8; --queued: #cfd5da; --prefill: #3d6fb4; --write: #d9730d;
+  --granted: #bfdccd; --ready: #8a63c9; --decode: #2a8f62; }
+@media (prefers-color-scheme: dark) { :root { --page: #16191c; --ink: #e6e9eb; --soft: #98a2aa;
+  --grid: #2b3035; --queued: #454c53; --prefill: #6b9be0; --write: #f29a45;
+  --granted: #2f5745; --ready: #b294ea; --decode: #4fbd8b; } }
+body { background: var(--page); color: var(--ink); margin: 2rem auto; max-width: 1240px;
+  padding: 0 1rem; font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.35rem; margin: 0 0 .3rem; } h2 { font-size: 1.05rem; margin: 2rem 0 .2rem; }
+p { margin: .2rem 0 .6rem; max-width: 60rem; } .note, .tick, .lane { color: var(--soft); }
+svg { display: block; width: 100%; height: auto; }
+text { font: 10px system-ui, sans-serif; fill: var(--ink); }
+.tick { text-anchor: middle; fill: var(--soft); } .lane { text-anchor: end; fill: var(--soft); }
+.grid { stroke: var(--grid); stroke-width: 1; }
+.queued { fill: var(--queued); background: var(--queued); }
+.prefill { fill: var(--prefill); background: var(--prefill); }
+.write { fill: var(--write); background: var(--write); }
+.granted { fill: var(--granted); background: var(--granted); }
+.ready { fill: var(--ready); background: var(--ready); }
+.decode { fill: var(--decode); background: var(--decode); }
+rect:hover { opacity: .7; }
+.legend { display: flex; flex-wrap: wrap; gap: .3rem 1.4rem; padding: 0; list-style: none; }
+.legend i { display: inline-block; width: .9rem; height: .9rem; border-radius: 2px;
+  margin-right: .4rem; vertical-align: -.12rem; }
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Moments:
+    """One request's recorded times, in milliseconds of the host's clock."""
+
+    served: Served
+    prefilled: Prefilled
+    finished: Finished
+    posted_ms: float
+    written_ms: float
+
+
+def write_timeline(result: DemoResult, path: Path) -> None:
+    """Write the page. OSError where the file cannot be written."""
+    path.write_text(page(result), encoding="utf-8")
+
+
+def page(result: DemoResult) -> str:
+    """The page as text. Requests that failed are left out and counted."""
+    moments = {mode: collect(result, mode) for mode in result.served}
+    overall = max((_end_ms(found) for found in moments.values()), default=1.0)
+    zoom = max((_handoff_ms(found) for found in moments.values()), default=1.0)
+    body = [_head(result)]
+    for mode, found in moments.items():
+        rows = [_row(one, _origin_ms(found)) for one in found]
+        body.append(_section(result, mode, len(found)))
+        body.append(draw(rows, overall, HEADINGS[mode]))
+        body.append("<p class='note'>The same requests, each from the end of its prefill:</p>")
+        closing = [_handoff_row(one) for one in found]
+        body.append(draw(closing, zoom, f"{HEADINGS[mode]}, from the end of the prefill"))
+    return (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<title>kvxfer demo: timelines</title><style>{STYLE}</style></head>\n<body>"
+        + "\n".join(body)
+        + "</body></html>\n"
+    )
+
+
+def collect(result: DemoResult, mode: Mode) -> list[Moments]:
+    """The answered requests of a mode, in order of arrival, with their writes."""
+    posted: dict[str, list[float]] = defaultdict(list)
+    written: dict[str, list[float]] = defaultdict(list)
+    for step in result.prefill_state.steps:
+        if step.step == "posted":
+            posted[step.transfer_id].append(step.t_ms)
+        elif step.step == "written":
+            written[step.transfer_id].append(step.t_ms)
+    return [
+        Moments(
+            served=one,
+            prefilled=one.prefilled,
+            finished=one.finished,
+            posted_ms=min(posted[one.transfer_id]),
+            written_ms=max(written[one.transfer_id]),
+        )
+        for one in result.served[mode]
+        if one.prefilled and one.finished and posted[one.transfer_id] and written[one.transfer_id]
+    ]
+
+
+def _origin_ms(found: Sequence[Moments]) -> float:
+    return min((one.served.arrival_ms for one in found), default=0.0)
+
+
+def _end_ms(found: Sequence[Moments]) -> float:
+    last = max((one.finished.last_token_ms for one in found), default=0.0)
+    return last - _origin_ms(found)
+
+
+def _handoff_ms(found: Sequence[Moments]) -> float:
+    spans = (one.finished.first_token_ms - one.prefilled.stop_ms for one in found)
+    return max(spans, default=0.0)
+
+
+def _row(one: Moments, origin: float) -> Row:
+    p, d = one.prefilled, one.finished
+    name = f"request {one.served.index}"
+
+    def bar(start: float, stop: float, kind: str, words: str) -> Bar:
+        return Bar(start - origin, stop - origin, kind, f"{name}, {words}")
+
+    return Row(
+        label=f"{name} · {len(one.served.prompt.tokens)}",
+        lanes=(
+            (
+                "P",
+                (
+                    bar(one.served.arrival_ms, p.start_ms, "queued", "queued at P"),
+                    bar(p.start_ms, p.stop_ms, "prefill", "prefill"),
+                    bar(one.posted_ms, one.written_ms, "write", "write"),
+                ),
+            ),
+            (
+                "D",
+                (
+                    bar(d.admitted_ms, d.landed_ms, "granted", "registered, waiting for KV"),
+                    bar(d.landed_ms, d.first_token_ms, "ready", "landed, first token next"),
+                    bar(d.first_token_ms, d.last_token_ms, "decode", "decode"),
+                ),
+            ),
+        ),
+    )
+
+
+def _handoff_row(one: Moments) -> Row:
+    origin, d = one.prefilled.stop_ms, one.finished
+    name = f"request {one.served.index}"
+
+    def bar(start: float, stop: float, kind: str, words: str) -> Bar:
+        # What began before the prefill ended is cut at the origin.
+        return Bar(max(0.0, start - origin), stop - origin, kind, f"{name}, {words}")
+
+    return Row(
+        label=name,
+        lanes=(
+            ("P", (bar(one.posted_ms, one.written_ms, "write", "write"),)),
+            (
+                "D",
+                (
+                    bar(d.admitted_ms, d.landed_ms, "granted", "registered, waiting for KV"),
+                    bar(d.landed_ms, d.first_token_ms, "ready", "landed, first token next"),
+                ),
+            ),
+        ),
+    )
+
+
+def _head(result: DemoResult) -> str:
+    options = result.options
+    legend = "".join(f"<li><i class='{kind}'></i>{escape(text)}</li>" for kind, text in LEGEND)
+    where = "two processes" if result.two_processes else "one process"
+    return (
+        "<h1>kvxfer demo: when the KV cache moved</h1>"
+        f"<p>{options.requests} requests, {options.concurrency} in the system at a time, over "
+        f"{escape(options.transport)} in {where}; P on {options.prefill_ranks}, D on "
+        f"{options.decode_ranks} rank(s). Each request has a lane for P and one for D; the number "
+        "after its name is its prompt length in tokens. Hover over a bar for its times.</p>"
+        f"<ul class='legend'>{legend}</ul>"
+    )
+
+
+def _section(result: DemoResult, mode: Mode, shown: int) -> str:
+    def figure(name: str) -> str:
+        value = result.percentile(mode, name, 50)
+        return "none" if value is None else f"{value:.1f} ms"
+
+    left_out = len(result.served[mode]) - shown
+    missing = f" {left_out} not served and left out." if left_out else ""
+    return (
+        f"<h2>{escape(HEADINGS[mode])}</h2><p class='note'>Time to first token, median: "
+        f"{figure('ttft_ms')}. From the end of the prefill to the KV at D, median: "
+        f"{figure('handoff_ms')}.{missing}</p>"
+    )

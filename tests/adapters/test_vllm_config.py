@@ -1,0 +1,101 @@
+"""Settings: in-tree keys are understood, wrong values stop the start with their name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvxfer.core.ids import Role
+from kvxfer.errors import BadValue
+from kvxfer_vllm.config import Settings, check_parallel, read_settings
+from kvxfer_vllm.digest import prompt_digest
+
+
+def settings(extra: dict[str, Any] | None = None, **changes: Any) -> Settings:
+    values: dict[str, Any] = {
+        "engine_id": "e",
+        "kv_role": "kv_producer",
+        "failure_policy": "fail",
+        "host": "127.0.0.1",
+        "port": 5600,
+        "data_parallel_index": 0,
+        "randomized_ids": True,
+    }
+    return read_settings(extra or {}, **(values | changes))
+
+
+def test_defaults() -> None:
+    read = settings()
+    assert (read.transport, read.offer_lease_ms, read.deadline_ms) == ("nixl", 30_000, 60_000)
+    assert read.check_digest
+    assert read.role is Role.PRODUCER
+    assert not read.allow_remote
+
+
+def test_in_tree_keys_are_read_or_left_alone() -> None:
+    read = settings(
+        {
+            "kv_lease_duration": 12,
+            "push_registration_timeout": 7.5,
+            "backends": ["UCX"],
+            "num_threads": 4,
+            "bidirectional_kv_xfer": True,
+            "kv_recompute_threshold": 64,
+        }
+    )
+    assert (read.offer_lease_ms, read.deadline_ms) == (12_000, 7_500)
+
+
+def test_our_deadline_wins_over_the_in_tree_one() -> None:
+    read = settings({"push_registration_timeout": 480, "kvxfer_deadline_s": 5})
+    assert read.deadline_ms == 5_000
+
+
+def test_data_parallel_ranks_listen_on_ports_of_their_own() -> None:
+    assert settings(data_parallel_index=3).port == 5603
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("kv_lease_duration", 0),
+        ("kv_lease_duration", "30"),
+        ("kvxfer_deadline_s", True),
+        ("kvxfer_deadline_s", 1e9),
+        ("push_registration_timeout", float("nan")),
+        ("check_prompt_digest", 1),
+        ("allow_remote", "no"),
+        ("transport", 3),
+        ("transport_options", ["UCX"]),
+    ],
+)
+def test_a_wrong_value_names_its_key(key: str, value: object) -> None:
+    with pytest.raises(BadValue, match=key):
+        settings({key: value})
+
+
+def test_an_unknown_role_is_refused() -> None:
+    with pytest.raises(BadValue, match="kv_role"):
+        settings(kv_role="kv_neither")
+
+
+def test_more_than_one_worker_is_refused() -> None:
+    check_parallel(tensor_parallel_size=1, pipeline_parallel_size=1)
+    with pytest.raises(BadValue, match="tensor_parallel_size = 2"):
+        check_parallel(tensor_parallel_size=2)
+
+
+def test_digest_tells_prompts_apart() -> None:
+    # SHA-256 of struct.pack("<QII", 2, 1, 2).
+    assert prompt_digest([1, 2]).hex() == (
+        "1066d714b87c7e4579867e8ea219fa264cd2b30c7b0bc897fd071f16354d4865"
+    )
+    assert prompt_digest([1, 2]) != prompt_digest([2, 1])
+    assert prompt_digest([0]) != prompt_digest([0, 0])
+    assert prompt_digest([1, 2]) == prompt_digest((1, 2))
+
+
+def test_a_prompt_without_token_ids_has_no_digest() -> None:
+    assert prompt_digest(None) == b""
+    assert prompt_digest([]) == b""

@@ -1,0 +1,324 @@
+"""vLLM's own Scheduler, driven by hand, with our connector in it; needs vLLM, no model weights.
+
+These are the rules of research on which the adapter rests: an unknown id ends the
+engine, a parked request's blocks come back only after its report, and a failed load
+under the policy 'recompute' is computed in the same engine.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Warnings of vLLM and torch are theirs to mend.
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
+pytest.importorskip("vllm")
+
+BLOCK = 16
+BLOCKS = 20
+PROMPT = list(range(40))
+CONSUME = {
+    "do_remote_prefill": True,
+    "do_remote_decode": False,
+    "remote_engine_id": "eng-P",
+    "remote_host": "127.0.0.1",
+    "remote_port": 5610,
+    "tp_size": 1,
+}
+PRODUCE = {"do_remote_decode": True, "do_remote_prefill": False}
+
+
+class Engine:
+    """A scheduler and the empty or sampled outputs that a worker would give it."""
+
+    def __init__(self, folder: Path, role: str, policy: str, connector: str) -> None:
+        import torch
+        from vllm.config import (
+            CacheConfig,
+            DeviceConfig,
+            KVTransferConfig,
+            ModelConfig,
+            SchedulerConfig,
+            VllmConfig,
+        )
+        from vllm.v1.core.sched.scheduler import Scheduler
+        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+        from vllm.v1.structured_output import StructuredOutputManager
+
+        model = ModelConfig(
+            model=str(folder), skip_tokenizer_init=True, dtype="float32", max_model_len=256
+        )
+        cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=False)
+        config = VllmConfig(
+            model_config=model,
+            cache_config=cache,
+            scheduler_config=SchedulerConfig(
+                max_num_seqs=8,
+                max_num_batched_tokens=256,
+                max_model_len=256,
+                is_encoder_decoder=False,
+                async_scheduling=False,
+            ),
+            device_config=DeviceConfig("cpu"),
+            kv_transfer_config=KVTransferConfig(
+                kv_connector=connector,
+                kv_connector_module_path="kvxfer_vllm",
+                kv_role=role,
+                engine_id="eng-P",
+                kv_load_failure_policy=policy,
+            ),
+        )
+        cache.num_gpu_blocks = BLOCKS
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=2, head_size=8, dtype=torch.float32)
+        self.scheduler = Scheduler(
+            vllm_config=config,
+            kv_cache_config=KVCacheConfig(
+                num_blocks=BLOCKS,
+                kv_cache_tensors=[],
+                kv_cache_groups=[KVCacheGroupSpec(["l0"], spec)],
+            ),
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=BLOCK,
+            log_stats=False,
+        )
+
+    def add(self, request_id: str, params: dict[str, Any] | None, max_tokens: int = 1) -> Any:
+        from vllm import SamplingParams
+        from vllm.v1.request import Request
+
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        sampling.extra_args = {"kv_transfer_params": params}
+        request = Request(
+            request_id=request_id,
+            prompt_token_ids=list(PROMPT),
+            sampling_params=sampling,
+            pooling_params=None,
+        )
+        assert request.kv_transfer_params == params
+        self.scheduler.add_request(request)
+        return request
+
+    def step(self, **report: set[Any]) -> tuple[list[Any], Any, dict[str, int]]:
+        """One step: (orders for the workers, outputs by the scheduler, tokens scheduled)."""
+        from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+
+        plan = self.scheduler.schedule()
+        ids = list(plan.num_scheduled_tokens)
+        output = ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={request_id: i for i, request_id in enumerate(ids)},
+            sampled_token_ids=[[7] for _ in ids],
+            kv_connector_output=KVConnectorOutput(**report) if report else None,
+        )
+        outputs = self.scheduler.update_from_output(plan, output)
+        return (
+            list(plan.kv_connector_metadata.orders),
+            [o for group in outputs.values() for o in group.outputs],
+            dict(plan.num_scheduled_tokens),
+        )
+
+    def free_blocks(self) -> int:
+        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "architectures": ["LlamaForCausalLM"],
+                "model_type": "llama",
+                "vocab_size": 128,
+                "hidden_size": 16,
+                "intermediate_size": 32,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 2,
+                "head_dim": 8,
+                "max_position_embeddings": 256,
+            }
+        )
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def consumer(folder: Path) -> Engine:
+    return Engine(folder, "kv_consumer", "fail", "NixlPushConnector")
+
+
+@pytest.fixture
+def producer(folder: Path) -> Engine:
+    return Engine(folder, "kv_producer", "fail", "KvxferConnector")
+
+
+def names(orders: list[Any]) -> list[str]:
+    return [type(order).__name__ for order in orders]
+
+
+def test_a_load_that_lands(consumer: Engine) -> None:
+    free = consumer.free_blocks()
+    consumer.add("cmpl-a-0-0badcafe", CONSUME, max_tokens=2)
+    orders, outputs, scheduled = consumer.step()
+    assert names(orders) == ["Receive"]
+    register = orders[0].register
+    # 40 tokens are 3 blocks of 16; vLLM's CPU backend packs blocks, so they go whole.
+    assert (register.token_start, register.token_stop) == (0, 48)
+    assert len(register.tables[0].blocks) == 3
+    assert scheduled == {}
+    assert consumer.free_blocks() == free - 3
+
+    consumer.step(finished_recving={"cmpl-a-0-0badcafe"})
+    orders, outputs, scheduled = consumer.step()
+    # Only the last token is computed again: the rest was loaded.
+    assert scheduled == {"cmpl-a-0-0badcafe": 1}
+    assert outputs[0].new_token_ids == [7]
+    consumer.step()
+    assert consumer.free_blocks() == free
+    assert not consumer.scheduler.connector.scheduler_side._consumers
+
+
+def test_an_aborted_load_frees_its_blocks_only_after_the_report(consumer: Engine) -> None:
+    from vllm.v1.request import RequestStatus
+
+    free = consumer.free_blocks()
+    consumer.add("cmpl-a-0-0badcafe", CONSUME)
+    consumer.step()
+    consumer.scheduler.finish_requests("cmpl-a-0-0badcafe", RequestStatus.FINISHED_ABORTED)
+    orders, _, _ = consumer.step()
+    assert names(orders) == ["Drop"]
+    assert consumer.free_blocks() == free - 3
+    assert consumer.scheduler.has_requests()
+    report = {"cmpl-a-0-0badcafe"}
+    consumer.step(finished_recving=report, failed_recving=report)
+    assert consumer.free_blocks() == free
+
+
+def test_an_abort_before_the_first_step_declines(consumer: Engine) -> None:
+    from vllm.v1.request import RequestStatus
+
+    consumer.add("cmpl-a-0-0badcafe", CONSUME)
+    consumer.scheduler.finish_requests("cmpl-a-0-0badcafe", RequestStatus.FINISHED_ABORTED)
+    assert consumer.scheduler.has_requests()
+    orders, _, _ = consumer.step()
+    assert names(orders) == ["Decline"]
+
+
+def test_a_failed_load_ends_the_request_by_policy(consumer: Engine) -> None:
+    free = consumer.free_blocks()
+    consumer.add("cmpl-a-0-0badcafe", CONSUME)
+    consumer.step()
+    report = {"cmpl-a-0-0badcafe"}
+    _, outputs, _ = consumer.step(finished_recving=report, failed_recving=report)
+    assert outputs[0].finish_reason.name == "ERROR"
+    assert consumer.free_blocks() == free
+
+
+def test_a_lost_load_ends_its_request_at_once_and_its_blocks_stay(consumer: Engine) -> None:
+    free = consumer.free_blocks()
+    consumer.add("cmpl-a-0-0badcafe", CONSUME)
+    orders, _, _ = consumer.step()
+    blocks = set(orders[0].register.tables[0].blocks.tolist())
+    _, outputs, _ = consumer.step(invalid_block_ids=blocks)
+    assert outputs[0].finish_reason.name == "ERROR"
+    orders, _, _ = consumer.step()
+    assert names(orders) == ["Drop"]
+    assert consumer.free_blocks() == free - 3
+    report = {"cmpl-a-0-0badcafe"}
+    consumer.step(finished_recving=report, failed_recving=report)
+    assert consumer.free_blocks() == free
+
+
+def test_a_failed_load_is_computed_here_by_the_other_policy(folder: Path) -> None:
+    engine = Engine(folder, "kv_consumer", "recompute", "KvxferPushConnector")
+    engine.add("cmpl-a-0-0badcafe", CONSUME)
+    engine.step()
+    report = {"cmpl-a-0-0badcafe"}
+    engine.step(finished_recving=report, failed_recving=report)
+    orders, outputs, scheduled = engine.step()
+    assert names(orders) == []
+    assert scheduled == {"cmpl-a-0-0badcafe": len(PROMPT)}
+    assert outputs[0].new_token_ids == [7]
+
+
+def test_unusable_parameters_fail_the_request_and_nothing_else(consumer: Engine) -> None:
+    consumer.add("cmpl-a-0-0badcafe", CONSUME | {"remote_port": None})
+    orders, _, _ = consumer.step()
+    assert names(orders) == ["Refuse"]
+    report = {"cmpl-a-0-0badcafe"}
+    _, outputs, _ = consumer.step(finished_recving=report, failed_recving=report)
+    assert outputs[0].finish_reason.name == "ERROR"
+
+
+def test_a_prefill_is_offered_and_its_blocks_held(producer: Engine) -> None:
+    free = producer.free_blocks()
+    producer.add("cmpl-a-0-0badcafe", PRODUCE)
+    orders, outputs, _ = producer.step()
+    assert names(orders) == ["Expect"]
+    answer = outputs[0].kv_transfer_params
+    assert answer["remote_num_tokens"] == len(PROMPT)
+    assert len(answer["remote_block_ids"][0]) == 3
+    assert producer.free_blocks() == free - 3
+    assert producer.scheduler.has_requests()
+    orders, _, _ = producer.step()
+    assert names(orders) == ["Send"]
+    assert orders[0].offer.token_count == 48
+    producer.step(finished_sending={"cmpl-a-0-0badcafe"})
+    assert producer.free_blocks() == free
+    producer.step()
+    assert not producer.scheduler.has_requests()
+
+
+def test_an_aborted_prefill_is_withdrawn(producer: Engine) -> None:
+    from vllm.v1.request import RequestStatus
+
+    producer.add("cmpl-a-0-0badcafe", PRODUCE)
+    producer.scheduler.finish_requests("cmpl-a-0-0badcafe", RequestStatus.FINISHED_ABORTED)
+    assert producer.scheduler.has_requests()
+    orders, _, _ = producer.step()
+    assert names(orders) == ["Expect", "Abort"]
+    producer.step()
+    assert not producer.scheduler.has_requests()
+
+
+def test_a_report_that_nobody_asked_for_would_end_the_engine(consumer: Engine) -> None:
+    """The reason for the ledger: this is what vLLM does with such an id."""
+    with pytest.raises(AssertionError):
+        consumer.step(finished_recving={"nobody"})
+
+
+def test_statistics_pass_through_vllms_own_classes() -> None:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+    from vllm.config import VllmConfig
+
+    import kvxfer_vllm
+    from kvxfer_vllm.stats import empty_data
+
+    registry = CollectorRegistry()
+
+    def of(kind: type) -> Any:
+        return lambda **given: kind(registry=registry, **given)
+
+    data = empty_data()
+    data["bytes_transferred"], data["num_descriptors"] = [100], [2]
+    data["transfer_duration"], data["post_duration"] = [0.5], [0.0]
+    data["kvxfer_landed"], data["kvxfer_quarantined"] = [1, 1], [3, 0]
+    cls = kvxfer_vllm.NixlPushConnector
+    # From the worker to EngineCore it is pickled, from there on it is plain data.
+    sent = pickle.loads(pickle.dumps(cls.build_kv_connector_stats(data)))
+    total = cls.build_kv_connector_stats().aggregate(cls.build_kv_connector_stats(sent.to_dict()))
+    assert total.reduce()["Num successful transfers"] == 1
+    metrics = cls.build_prom_metrics(
+        VllmConfig(),
+        {Counter: of(Counter), Gauge: of(Gauge), Histogram: of(Histogram)},
+        ["engine"],
+        {0: ["0"]},
+    )
+    metrics.observe(total.data)
+    assert registry.get_sample_value("vllm:nixl_bytes_transferred_sum", {"engine": "0"}) == 100
+    assert registry.get_sample_value("vllm:kvxfer_landed_total", {"engine": "0"}) == 2
+    assert registry.get_sample_value("vllm:kvxfer_quarantined", {"engine": "0"}) == 0

@@ -1,0 +1,305 @@
+"""The worker side with a stand-in agent: orders are carried out once, reports follow results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+from kvxfer.driver import Reason, Role, TransferId
+from kvxfer.driver.commands import Offer, ProducerAddress, Register
+from kvxfer.driver.results import Landed, LetGo, Lost, Result, Sent, Unsent
+from kvxfer.layout.geometry import BlockTable
+from kvxfer_vllm.config import Settings
+from kvxfer_vllm.geometry import CacheGroup
+from kvxfer_vllm.metadata import (
+    Abort,
+    Decline,
+    Drop,
+    Expect,
+    Order,
+    Receive,
+    Refuse,
+    Send,
+    StepOrders,
+)
+from kvxfer_vllm.stats import StatsCollector, add_up, empty_data, is_empty, summary
+from kvxfer_vllm.worker_side import WorkerSide
+
+T = TransferId("r:t")
+PRODUCERS = (ProducerAddress(engine_id="eng-P", rank=0, host="127.0.0.1", port=5610),)
+TABLE = BlockTable(group=0, first_token=0, blocks=np.array([1, 2], dtype=np.int64))
+
+
+@attrs.define
+class StandInAgent:
+    """Records calls; gives the results that a test puts in."""
+
+    config: Any
+    calls: list[tuple[str, dict[str, Any]]] = attrs.field(factory=list)
+    results: list[Result] = attrs.field(factory=list)
+    numbers: dict[str, int] = attrs.field(factory=dict)
+    address: tuple[str, int] | None = None
+    closed: bool = False
+
+    def take(self) -> list[Result]:
+        taken, self.results = self.results, []
+        return taken
+
+    def counters(self) -> Mapping[str, int]:
+        return self.numbers
+
+    def close(self) -> None:
+        self.closed = True
+
+    def register(self, **given: Any) -> None:
+        self.calls.append(("register", given))
+
+    def offer(self, **given: Any) -> None:
+        self.calls.append(("offer", given))
+
+    def cancel(self, transfer_id: TransferId, tag: str) -> None:
+        self.calls.append(("cancel", {"transfer_id": transfer_id, "tag": tag}))
+
+    def expect(self, transfer_id: TransferId) -> None:
+        self.calls.append(("expect", {"transfer_id": transfer_id}))
+
+    def withdraw(self, transfer_id: TransferId) -> None:
+        self.calls.append(("withdraw", {"transfer_id": transfer_id}))
+
+    def decline(self, transfer_id: TransferId, producers: tuple[ProducerAddress, ...]) -> None:
+        self.calls.append(("decline", {"transfer_id": transfer_id, "producers": producers}))
+
+
+def cache() -> Any:
+    """One layer of 4 blocks, 2 heads, 16 slots, 8 elements of 2 bytes."""
+    storage = SimpleNamespace(data_ptr=lambda: 4096, nbytes=lambda: 2048)
+    return SimpleNamespace(
+        shape=(4, 2, 16, 8),
+        dtype="torch.float16",
+        stride=lambda: (256, 128, 8, 1),
+        data_ptr=lambda: 4096,
+        element_size=lambda: 2,
+        untyped_storage=lambda: storage,
+    )
+
+
+def worker(role: Role = Role.BOTH, *, fail: bool = True) -> tuple[WorkerSide, StandInAgent]:
+    made: list[StandInAgent] = []
+
+    def start(config: Any) -> Any:
+        made.append(StandInAgent(config))
+        return made[0]
+
+    side = WorkerSide(
+        Settings(
+            engine_id="eng",
+            role=role,
+            host="127.0.0.1",
+            port=5610,
+            transport="loopback",
+            transport_options={"a": 1},
+            offer_lease_ms=12_000,
+            deadline_ms=34_000,
+            check_digest=True,
+            allow_remote=False,
+            fail_on_load_failure=fail,
+            randomized_ids=True,
+        ),
+        CacheGroup(layers=("l0",), tokens_per_block=16, manager_blocks=4),
+        2,
+        start_agent=start,
+    )
+    side.register_caches({"l0": cache()})
+    return side, made[0]
+
+
+def step(number: int, *orders: Order) -> StepOrders:
+    return StepOrders(step=number, orders=orders)
+
+
+def receive(request_id: str) -> Receive:
+    return Receive(
+        request_id=request_id,
+        register=Register(
+            transfer_id=T,
+            producers=PRODUCERS,
+            tables=(TABLE,),
+            token_start=0,
+            token_stop=20,
+            digest=b"d",
+            deadline_ms=5,
+            tag=request_id,
+        ),
+    )
+
+
+def test_a_producer_listens_and_a_consumer_does_not() -> None:
+    assert worker(Role.PRODUCER)[1].config.listen == ("127.0.0.1", 5610)
+    assert worker(Role.BOTH)[1].config.listen == ("127.0.0.1", 5610)
+    assert worker(Role.CONSUMER)[1].config.listen is None
+
+
+def test_the_agent_gets_the_settings() -> None:
+    config = worker()[1].config
+    assert (config.engine_id, config.transport, config.transport_options) == (
+        "eng",
+        "loopback",
+        {"a": 1},
+    )
+    assert config.timings.offer_lease_ms == 12_000
+    assert config.timings.transfer_deadline_ms == 34_000
+
+
+def test_a_registration_goes_out_once_and_comes_back() -> None:
+    side, agent = worker()
+    orders = step(1, receive("a"))
+    side.deliver(orders)
+    side.deliver(orders)
+    ((name, given),) = agent.calls
+    assert name == "register"
+    assert given["transfer_id"] == T
+    assert given["tables"] == (TABLE,)
+    assert given["producers"] == PRODUCERS
+    assert (given["token_start"], given["token_stop"], given["tag"]) == (0, 20, "a")
+    assert side.take_report().received == set()
+    agent.results = [
+        Landed(transfer_id=T, attempt=1, tag="a", bytes_received=640, elapsed_ms=2.0),
+        LetGo(transfer_id=T, attempt=1, tag="a"),
+    ]
+    report = side.take_report()
+    assert (report.received, report.failed) == ({"a"}, set())
+
+
+def test_the_end_of_a_parked_request_cancels_its_registration_only() -> None:
+    side, agent = worker()
+    side.deliver(step(1, receive("a")))
+    side.deliver(step(2, Drop(request_id="a", transfer_id=T)))
+    assert agent.calls[-1] == ("cancel", {"transfer_id": T, "tag": "a"})
+
+
+def test_the_end_of_a_request_that_was_reported_is_no_cancel() -> None:
+    side, agent = worker()
+    side.deliver(step(1, receive("a")))
+    agent.results = [
+        Lost(transfer_id=T, attempt=1, tag="a", reason=Reason.DEADLINE),
+        LetGo(transfer_id=T, attempt=1, tag="a"),
+    ]
+    assert side.take_report().failed == {"a"}
+    side.deliver(step(2, Drop(request_id="a", transfer_id=T)))
+    assert [name for name, _ in agent.calls] == ["register"]
+
+
+@pytest.mark.parametrize(("fail", "blocks"), [(True, {1, 2}), (False, set())])
+def test_a_lost_load_is_told_before_its_blocks_are_let_go(fail: bool, blocks: set[int]) -> None:
+    side, agent = worker(fail=fail)
+    side.deliver(step(1, receive("a")))
+    agent.results = [Lost(transfer_id=T, attempt=1, tag="a", reason=Reason.DEADLINE)]
+    assert side.take_report().received == set()
+    assert side.take_bad_blocks() == blocks
+
+
+def test_a_refused_load_never_reaches_the_agent() -> None:
+    side, agent = worker()
+    side.deliver(step(1, Refuse(request_id="a", why="remote_port")))
+    report = side.take_report()
+    assert (report.received, report.failed) == ({"a"}, {"a"})
+    assert agent.calls == []
+
+
+def test_the_producers_orders() -> None:
+    side, agent = worker()
+    offer = Offer(transfer_id=T, tables=(TABLE,), token_count=20, digest=b"d", tag="p")
+    side.deliver(
+        step(
+            1,
+            Expect(transfer_id=T),
+            Abort(transfer_id=T),
+            Send(request_id="p", offer=offer),
+            Decline(transfer_id=T, producers=PRODUCERS),
+        )
+    )
+    assert [name for name, _ in agent.calls] == ["expect", "withdraw", "offer", "decline"]
+    assert agent.calls[2][1]["token_count"] == 20
+    assert agent.calls[2][1]["tag"] == "p"
+    agent.results = [Unsent(transfer_id=T, tag="p", reason=Reason.OFFER_EXPIRED)]
+    assert side.take_report().sent == {"p"}
+    stats = side.take_stats()
+    assert stats is not None
+    assert stats["num_kv_expired_reqs"] == [1]
+
+
+def test_closing_twice_is_harmless() -> None:
+    side, agent = worker()
+    side.close()
+    side.close()
+    assert agent.closed
+
+
+def test_statistics_of_both_ends() -> None:
+    stats = StatsCollector()
+    assert stats.take({}) is None
+    stats.add(Landed(transfer_id=T, attempt=1, bytes_received=640, elapsed_ms=2.0))
+    stats.add(Sent(transfer_id=T, bytes_written=320, descriptors=4, elapsed_ms=0.0))
+    data = stats.take({"landed": 1, "bytes_received": 640, "quarantined": 2})
+    assert data is not None
+    assert data["bytes_transferred"] == [640, 320]
+    assert data["num_descriptors"] == [0, 4]
+    assert data["transfer_duration"][0] == pytest.approx(0.002)
+    assert data["transfer_duration"][1] > 0
+    assert data["kvxfer_bytes_received"] == [640]
+    assert data["kvxfer_quarantined"] == [2]
+    assert data.keys() == empty_data().keys()
+
+
+def test_counters_are_published_as_differences_and_gauges_as_they_are() -> None:
+    stats = StatsCollector()
+    stats.take({"landed": 3, "live": 5})
+    data = stats.take({"landed": 4, "live": 0})
+    assert data is not None
+    assert (data["kvxfer_landed"], data["kvxfer_live"]) == ([1], [0])
+    assert stats.take({"landed": 4, "live": 0}) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "key"),
+    [
+        (Reason.DEADLINE, "num_failed_transfers"),
+        (Reason.DIGEST_MISMATCH, "num_failed_transfers"),
+        (Reason.UNREACHABLE, "num_failed_handshakes"),
+        (Reason.LAYOUT_REFUSED, "num_failed_handshakes"),
+        (Reason.CANCELLED_BY_CONSUMER, None),
+        (Reason.PRODUCER_ABORTED, None),
+    ],
+)
+def test_which_failures_count(reason: Reason, key: str | None) -> None:
+    stats = StatsCollector()
+    stats.add(Lost(transfer_id=T, attempt=1, reason=reason))
+    data = stats.take({})
+    if key is None:
+        assert data is None
+    else:
+        assert data is not None
+        assert data[key] == [1]
+
+
+def test_the_log_line_counts_what_went_well_and_what_did_not() -> None:
+    total, more = empty_data(), empty_data()
+    assert is_empty(total)
+    more["transfer_duration"], more["bytes_transferred"] = [0.001, 0.003], [2**20, 3 * 2**20]
+    more["num_failed_handshakes"], more["num_kv_expired_reqs"] = [1], [1, 1]
+    add_up(total, more)
+    add_up(total, empty_data())
+    assert summary(total) == {
+        "Num successful transfers": 2,
+        "Num failed transfers": 1,
+        "Num KV expired reqs": 2,
+        "Avg xfer time (ms)": 2.0,
+        "Max xfer time (ms)": 3.0,
+        "Avg MB per transfer": 2.0,
+    }
+    assert summary(empty_data())["Num successful transfers"] == 0

@@ -1,0 +1,115 @@
+"""The codec is total, its own inverse, and what its schema says it is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import cbor2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pycddl import Schema
+
+from kvxfer.core.messages import Message
+from kvxfer.errors import RemoteFault
+from kvxfer.limits import Limits
+from kvxfer.wire.cbor import decode_plain, encode_plain
+from kvxfer.wire.codec import decode, encode
+from kvxfer.wire.framing import FrameReader, frame
+
+sys.path.insert(0, str(Path(__file__).parent))
+from wire_strategies import MESSAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = Schema((ROOT / "spec" / "kvxfer-1.cddl").read_text(encoding="utf-8"))
+LIMITS = Limits()
+TOTAL = settings(max_examples=120, deadline=None, derandomize=True)
+
+
+@TOTAL
+@given(MESSAGES)
+def test_every_message_comes_back_and_fits_the_schema(message: Message) -> None:
+    data = encode(message)
+    assert decode(data, LIMITS) == message
+    SCHEMA.validate_cbor(data)
+
+
+@TOTAL
+@given(st.binary(max_size=80))
+def test_any_bytes_give_a_message_or_a_remote_fault(data: bytes) -> None:
+    try:
+        message = decode(data, LIMITS)
+    except RemoteFault:
+        return
+    assert decode(encode(message), LIMITS) == message
+
+
+@TOTAL
+@given(MESSAGES, st.data())
+def test_a_damaged_message_never_escapes(message: Message, data: st.DataObject) -> None:
+    whole = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(whole) - 1))
+        match data.draw(st.sampled_from(["flip", "cut", "insert"])):
+            case "flip":
+                whole[place] = data.draw(st.integers(0, 255))
+            case "cut":
+                del whole[place:]
+            case "insert":
+                whole.insert(place, data.draw(st.integers(0, 255)))
+        if not whole:
+            break
+    try:
+        found = decode(bytes(whole), LIMITS)
+    except RemoteFault:
+        return
+    assert decode(encode(found), LIMITS) == found
+
+
+@TOTAL
+@given(MESSAGES)
+def test_unknown_keys_and_items_of_a_newer_version_are_skipped(message: Message) -> None:
+    number, body = cbor2.loads(encode(message))
+    body[1000] = {"later": [1, 2]}
+    data = cbor2.dumps([number, body, "later"])
+    assert decode(data, LIMITS) == message
+
+
+@TOTAL
+@given(st.lists(MESSAGES, max_size=2), st.data())
+def test_a_stream_gives_the_same_messages_however_it_is_cut(
+    sent: list[Message], data: st.DataObject
+) -> None:
+    stream = b"".join(frame(encode(message)) for message in sent)
+    reader = FrameReader(LIMITS)
+    found = []
+    while stream:
+        size = data.draw(st.integers(1, len(stream)))
+        found += reader.feed(stream[:size])
+        stream = stream[size:]
+    assert [decode(payload, LIMITS) for payload in found] == sent
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@TOTAL
+@given(PLAIN)
+def test_plain_objects_come_back(value: object) -> None:
+    try:
+        data = encode_plain(value)
+    except ValueError:
+        return
+    assert decode_plain(data, LIMITS) == value
+
+
+@pytest.mark.parametrize("low", range(256))
+def test_every_first_byte_is_judged(low: int) -> None:
+    for tail in (b"", b"\x00", b"\xff" * 9, bytes(range(64))):
+        with pytest.raises(RemoteFault):
+            decode(bytes([low]) + tail, LIMITS)

@@ -1,0 +1,87 @@
+"""The command group: light to load, and honest about what is here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kvxfer import __version__
+from kvxfer.cli import main
+from kvxfer.transport import registry
+
+HEAVY = ("numpy", "trio", "rich", "cbor2", "asyncio")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["conform", "--help"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "from kvxfer.cli import main\n"
+        f"main({arguments!r}, standalone_mode=False)\n"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_python_dash_m_is_the_same_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kvxfer", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == f"kvxfer, version {__version__}"
+
+
+def test_transports_lists_the_loopback_as_working() -> None:
+    done = CliRunner().invoke(main, ["transports", "--json"])
+    assert done.exit_code == 0
+    rows = {row["name"]: row for row in json.loads(done.stdout)["transports"]}
+    assert rows["loopback"]["status"] == "OK"
+    shown = CliRunner().invoke(main, ["transports"])
+    assert shown.exit_code == 0
+    assert "loopback" in shown.stdout
+
+
+def test_transports_shows_square_brackets_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An extra's name in square brackets is no markup."""
+    found = registry.Found(
+        name="far",
+        summary="a far one",
+        status=registry.Status.LIBRARY_MISSING,
+        detail="needs [far]",
+        origin="x",
+    )
+    monkeypatch.setattr(registry, "available", lambda: [found])
+    assert "needs [far]" in CliRunner().invoke(main, ["transports"]).stdout
+
+
+def test_conform_judges_one_case_and_writes_junit(tmp_path: Path) -> None:
+    path = tmp_path / "report.xml"
+    arguments = ["conform", "loopback", "--only", "T1.1", "--json", "--junit", str(path)]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    line = json.loads(done.stdout)
+    assert (line["transport"], line["ok"], line["pass"], line["failed"]) == (
+        "loopback",
+        True,
+        1,
+        [],
+    )
+    assert ET.parse(path).getroot().get("tests") == "1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["nothing-like-this"], "nothing-like-this"), (["loopback", "--only", "T99.9"], "T99.9")],
+)
+def test_conform_of_what_is_not_there_exits_2(arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(main, ["conform", *arguments])
+    assert done.exit_code == 2
+    assert words in done.stderr
