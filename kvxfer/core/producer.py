@@ -147,7 +147,9 @@ class Producer:
         reason = self._refusal(link, grant)
         if reason is not Reason.NONE:
             self.ctx.counters["grants_refused"] += 1
-            self.ctx.send(link.id, Gone(header=self._reply(grant.header), reason=reason))
+            # GONE says that nothing is in flight: not of an attempt that is unproven.
+            if self.memory.vouches(link.peer, grant.header.key):
+                self.ctx.send(link.id, Gone(header=self._reply(grant.header), reason=reason))
             return
         self.memory.note(link.peer, grant.header.key)
         self.memory.take_unwanted(grant.header.transfer_id)

@@ -91,6 +91,8 @@ def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits
     have, LayoutMismatch where the ranges cannot be served.
     """
     part = post.part
+    if part.producer_rank != peers.config.shard.rank:
+        raise RemoteFault("part.producer_rank", part.producer_rank, f"{peers.config.shard.rank}")
     target = _granted_table(remote, post.grant, part.group, limits)
     sources = {table.group: table for table in offer.tables}
     plans = []

@@ -27,8 +27,9 @@ from kvxfer.driver.desk import Desk
 from kvxfer.driver.mapping import edge_plans, part_plan, wanted_bytes
 from kvxfer.driver.peers import Peers
 from kvxfer.driver.posting import Poster
-from kvxfer.errors import KvxferError, RemoteFault, TransportFault
+from kvxfer.errors import BadValue, KvxferError, RemoteFault, TransportFault
 from kvxfer.status import Status
+from kvxfer.transport.caps import Caps
 from kvxfer.transport.ops import COMPLETION, TransportOps
 from kvxfer.wire.codec import UnknownMessage, decode, encode
 from kvxfer.wire.framing import FrameReader, frame
@@ -104,6 +105,7 @@ class Pump:
         status, self._transport = self.ops.open(self.config.transport_options)
         if status != Status.OK:
             raise TransportFault("open", status, self.ops.last_error(self._transport))
+        self._check_caps()
         for memory in self.config.memories:
             status, region = self.ops.register_region(self._transport, memory)
             if status != Status.OK:
@@ -111,6 +113,15 @@ class Pump:
                 self.ops.close(self._transport)
                 raise TransportFault("register_region", status, detail)
             self._regions.append(region)
+
+    def _check_caps(self) -> None:
+        """Push needs a write whose notification comes after its bytes are visible (Q1)."""
+        caps = self.ops.caps(self._transport)
+        missing = (Caps.WRITE | Caps.NOTIFY_AFTER_VISIBLE) & ~caps
+        if missing or caps & Caps.NEEDS_FLUSH:
+            self.ops.close(self._transport)
+            bound = "WRITE and NOTIFY_AFTER_VISIBLE, and no NEEDS_FLUSH: this version cannot flush"
+            raise BadValue(f"capabilities of {self.ops.name}", str(caps), bound)
 
     def close(self) -> None:
         """Drop everything; the caller has drained before where it could."""
@@ -164,6 +175,8 @@ class Pump:
             # A newer minor version may send more than we know (spec section 5).
             self.session.ctx.counters["unknown_messages"] += 1
             return
+        if isinstance(message, Done):
+            raise RemoteFault("DONE", "on the control connection", "only as a notification")
         self.session.receive(link, message, int(self._now_ms))
 
     def link_closed(self, link: LinkId, reason: Reason, now_ms: float) -> None:
@@ -232,6 +245,8 @@ class Pump:
             return
         try:
             message: Message = decode(payload, self.config.limits)
+            if not isinstance(message, Done):
+                raise RemoteFault("notification", type(message).__name__, "DONE")
         except RemoteFault as fault:
             self.session.fault(remote.link, str(fault), int(self._now_ms))
             return

@@ -353,6 +353,30 @@ def test_a_newer_grant_clears_the_mark_of_a_cancelled_one() -> None:
     assert told(duet, p) == ["Sent"]
 
 
+def test_a_repeated_grant_of_an_unproven_attempt_is_not_answered_with_gone() -> None:
+    """GONE would let the consumer take blocks back that a lost write may still reach."""
+    duet, cable = linked(parts_per_transfer=1)
+    duet.register("t")
+    grant = grant_of(cable)
+    duet.offer("t")
+    pump(duet, cable)
+    (op,) = post_all(duet)
+    duet.finish(op, done=False, quiet=False)
+    duet.cut(cable, consumer=True, producer=True)
+    duet.fence(fenced=False)
+    duet.advance(duet.timings.fence_retry_ms)
+    duet.connect()
+    again = duet.cables[max(duet.cables)]
+    while again.to_producer and not isinstance(again.to_producer[0], Cancel):
+        duet.to_producer(again)
+        while again.to_consumer:
+            duet.to_consumer(again)
+    duet.producer.receive(again.id, grant, duet.now_ms)
+    duet.advance(0)
+    assert not [m for m in again.to_consumer if isinstance(m, Gone | Cancelled)]
+    duet.quiesce()
+
+
 def test_a_renewal_crossing_done_is_not_answered_with_gone() -> None:
     """A served attempt is still known, else D would fail a transfer that has landed."""
     duet, cable = linked(parts_per_transfer=1)

@@ -8,9 +8,21 @@ import threading
 import attrs
 import numpy as np
 import pytest
-from driver_rig import Side, Start, address, config, new_memory, offer, register, table, until
+from driver_rig import (
+    TOKENS,
+    Side,
+    Start,
+    address,
+    config,
+    new_memory,
+    offer,
+    register,
+    table,
+    until,
+)
 
-from kvxfer.core.ids import Reason, Role
+from kvxfer.core.ids import Attempt, Part, Reason, Role
+from kvxfer.core.messages import Done, Header
 from kvxfer.driver import (
     Agent,
     Landed,
@@ -23,6 +35,11 @@ from kvxfer.driver import (
     Unsent,
 )
 from kvxfer.errors import BadValue, LocalFault
+from kvxfer.transport.caps import Caps
+from kvxfer.transport.hooks import without
+from kvxfer.transport.registry import open_transport
+from kvxfer.wire.codec import encode
+from kvxfer.wire.framing import frame
 
 Pair = tuple[Side, Side]
 
@@ -217,6 +234,33 @@ def test_taken_port_is_a_clear_error() -> None:
 def test_unknown_transport_is_a_clear_error() -> None:
     with pytest.raises(LocalFault, match="loopback"):
         Agent.start(config("D", Role.CONSUMER, new_memory(), transport="pigeon"))
+
+
+def test_a_transport_that_cannot_push_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    weak = without(open_transport("loopback"), Caps.NOTIFY_AFTER_VISIBLE)
+    monkeypatch.setattr("kvxfer.driver.agent.open_transport", lambda _name: weak)
+    with pytest.raises(BadValue, match="NOTIFY_AFTER_VISIBLE"):
+        Agent.start(config("D", Role.CONSUMER, new_memory()))
+
+
+def test_done_on_the_control_connection_ends_the_link(pair: Pair) -> None:
+    """Only the transport may say that bytes have arrived."""
+    p, d = pair
+    register(d, p, "t", 1)
+    until(lambda: p.agent.counters()["live"] == 1)
+    pump = p.agent._pump
+    (link,) = pump.session.ctx.links.values()
+    header = Header(
+        transfer_id=TransferId("t"),
+        attempt=Attempt(1),
+        sender=p.agent.incarnation,
+        receiver=d.agent.incarnation,
+    )
+    done = Done(header=header, part=Part(0, 0, 0, TOKENS))
+    token = p.agent._token
+    token.run_sync_soon(p.agent._loop._write, link.id, frame(encode(done)))
+    lost, _ = d.collect(2)
+    assert lost.reason is Reason.PROTOCOL_ERROR
 
 
 def test_a_public_address_needs_a_word() -> None:
