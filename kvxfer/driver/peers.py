@@ -80,6 +80,10 @@ class Peers:
             ranks = self._match(remote, shard)
         except (RemoteFault, LayoutMismatch) as fault:
             raise Refusal(Reason.LAYOUT_REFUSED, str(fault)) from fault
+        except Exception as error:
+            # A description that our maths did not foresee must not end the writer thread.
+            self.config.logger.exception("description of %s", peer.key)
+            raise Refusal(Reason.LAYOUT_REFUSED, f"cannot be read: {error!r}") from error
         handle, blob = remote.handle, theirs.blob
         status = self.ops.peer_connect(self.transport_session, handle, blob)
         if status != Status.OK:

@@ -335,6 +335,10 @@ class Pump:
             )
             self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.OUT_OF_BOUNDS))
             return
+        except Exception:  # noqa: BLE001 - one transfer may end by what nobody foresaw, not all
+            self.config.logger.exception("transfer %s", effect.grant.header.transfer_id)
+            self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.PROTOCOL_ERROR))
+            return
         offered.first_post_ms = offered.first_post_ms or self._now_ms
         offered.bytes_written += plan.bytes_total
         offered.descriptors += plan.descriptor_count

@@ -8,14 +8,18 @@ consumer get an edge of their own, and what nobody holds is refused by name.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import attrs
 
 from kvxfer.errors import LayoutMismatch
-from kvxfer.layout.geometry import Group, Holding, RankHolding, Shard
+from kvxfer.layout.geometry import Group, RankHolding, Shard
+
+EDGES_MAX = 1 << 18
+"""Edges between two engines. A pair of rank maps that asks for more is refused (M1)."""
 
 
 @attrs.frozen
@@ -25,7 +29,9 @@ class Edge:
     producer_rank: int
     consumer_rank: int
     producer_group: int
+    """Index of the group in the producer rank's own shard."""
     consumer_group: int
+    """Index of the group in the consumer rank's own shard: the number on the wire."""
     head_start: int
     head_stop: int
     layers: tuple[str, ...]
@@ -33,33 +39,47 @@ class Edge:
 
 @attrs.frozen
 class _Holder:
-    """One rank's holding of the group at hand."""
+    """One rank's holding of the group at hand; `index` is the group's index at that rank."""
 
     rank: int
+    index: int
     head_start: int
     head_stop: int
-    layers: frozenset[str]
+    layers: tuple[str, ...]
 
-    def holds(self, start: int, stop: int) -> bool:
-        return self.head_start <= start and stop <= self.head_stop
+
+_Pieces = dict[tuple[int, int, int, int], list[str]]
+"""(producer, consumer, head_start, head_stop) -> layers; the first two are positions in
+the lists of holders."""
 
 
 def edges_between(producer: Shard, consumer: Shard) -> tuple[Edge, ...]:
     """All edges between the two engines, for every rank of the consumer.
 
     `producer` and `consumer` are any one shard of each engine: the rank maps say
-    what the others hold. Raises LayoutMismatch naming the part that nobody can
-    serve, or the field in which the two descriptors disagree.
+    what the others hold. Groups that both shards describe are compared here; a
+    group that only the maps name is compared by the ranks that do hold it. Raises
+    LayoutMismatch naming the part that nobody can serve, or the field in which the
+    two descriptors disagree.
     """
+    theirs = {group.name: group for group in producer.groups}
+    for group in consumer.groups:
+        if group.name in theirs:
+            _check_alike(theirs[group.name], group)
+    sources, targets = _holders(producer.ranks), _holders(consumer.ranks)
     found: list[Edge] = []
-    theirs = {group.name: index for index, group in enumerate(producer.groups)}
-    for index, group in enumerate(consumer.groups):
-        source = theirs.get(group.name)
-        if source is None:
-            raise LayoutMismatch(f"group {group.name!r}: the producer has {sorted(theirs)}")
-        _check_alike(producer.groups[source], group)
-        found += _group_edges(producer.ranks, consumer.ranks, group, source, index)
+    for name, takers in targets.items():
+        found += _group_edges(name, sources.get(name, []), takers, EDGES_MAX - len(found))
     return tuple(found)
+
+
+def edges_of(
+    producer: Shard, consumer: Shard, producer_rank: int, consumer_rank: int
+) -> tuple[Edge, ...]:
+    """The edges of one pair of ranks; empty where the two exchange nothing."""
+    pair = (producer_rank, consumer_rank)
+    edges = edges_between(producer, consumer)
+    return tuple(e for e in edges if (e.producer_rank, e.consumer_rank) == pair)
 
 
 def _check_alike(source: Group, target: Group) -> None:
@@ -67,99 +87,108 @@ def _check_alike(source: Group, target: Group) -> None:
     other = (target.kind, target.heads_total, _contents(target))
     for name, a, b in zip(("kind", "heads_total", "planes"), mine, other, strict=True):
         if a != b:
-            raise LayoutMismatch(f"group {target.name!r}: {name} is {a} there and {b} here")
+            raise LayoutMismatch(
+                f"group {target.name!r}: {name} is {a} at the producer and {b} at the consumer"
+            )
 
 
-def _contents(group: Group) -> tuple[tuple[str, int], ...]:
-    return tuple((plane.name, plane.content_bytes) for plane in group.planes)
+def _contents(group: Group) -> dict[str, int]:
+    """Planes are matched by name; their order is each side's own affair."""
+    return {plane.name: plane.content_bytes for plane in group.planes}
 
 
-def _holders(ranks: Iterable[RankHolding], group: str) -> list[_Holder]:
-    found = []
+def _holders(ranks: Iterable[RankHolding]) -> dict[str, list[_Holder]]:
+    """Group name -> who holds a part of it, ordered by rank."""
+    found: dict[str, list[_Holder]] = defaultdict(list)
     for entry in sorted(ranks, key=lambda r: r.rank):
-        found += [_holder(entry.rank, h) for h in entry.holdings if h.group == group]
+        for index, h in enumerate(entry.holdings):
+            holder = _Holder(entry.rank, index, h.head_start, h.head_stop, h.layers)
+            found[h.group].append(holder)
     return found
 
 
-def _holder(rank: int, holding: Holding) -> _Holder:
-    return _Holder(rank, holding.head_start, holding.head_stop, frozenset(holding.layers))
-
-
 def _group_edges(
-    producers: tuple[RankHolding, ...],
-    consumers: tuple[RankHolding, ...],
-    group: Group,
-    source: int,
-    target: int,
+    name: str, sources: list[_Holder], targets: list[_Holder], edges_max: int
 ) -> list[Edge]:
-    sources, targets = _holders(producers, group.name), _holders(consumers, group.name)
-    order = {layer: n for n, layer in enumerate(_layer_order(consumers, group.name))}
-    # (producer, consumer, start, stop) -> layers; equal layer sets are merged below.
-    pieces: dict[tuple[int, int, int, int], list[str]] = defaultdict(list)
-    for layers in _classes(order, sources, targets):
-        first = layers[0]
-        from_here = [s for s in sources if first in s.layers]
-        to_here = [t for t in targets if first in t.layers]
-        for start, stop in _intervals(from_here, to_here):
-            takers = [t for t in to_here if t.holds(start, stop)]
-            givers = [s for s in from_here if s.holds(start, stop)]
-            if takers and not givers:
+    pieces: _Pieces = defaultdict(list)
+    order: dict[str, int] = {}
+    for holder in targets:
+        for layer in holder.layers:
+            order.setdefault(layer, len(order))
+    for layers, givers, takers in _classes(order, sources, targets):
+        from_here = [(n, sources[n]) for n in givers]
+        to_here = [(n, targets[n]) for n in takers]
+        for start, stop, active_givers, active_takers in _sweep(from_here, to_here):
+            if not active_givers:
                 raise LayoutMismatch(
-                    f"group {group.name!r}: no producer holds layer {first!r}, "
+                    f"group {name!r}: no producer holds layer {layers[0]!r}, "
                     f"heads {start} to {stop - 1}"
                 )
-            for number, taker in enumerate(takers):
-                giver = givers[number % len(givers)]
-                pieces[giver.rank, taker.rank, start, stop] += layers
-    return _merge(pieces, order, source, target)
-
-
-def _layer_order(ranks: tuple[RankHolding, ...], group: str) -> list[str]:
-    seen: dict[str, None] = {}
-    for entry in ranks:
-        for holding in entry.holdings:
-            if holding.group == group:
-                seen |= dict.fromkeys(holding.layers)
-    return list(seen)
+            # The owner rule: consumers of the same content take its replicas in turn.
+            for number, taker in enumerate(active_takers):
+                giver = active_givers[number % len(active_givers)]
+                pieces[giver, taker, start, stop] += layers
+            if len(pieces) > edges_max:
+                raise LayoutMismatch(f"group {name!r}: more than {EDGES_MAX} edges")
+    return _merge(pieces, order, sources, targets)
 
 
 def _classes(
     order: dict[str, int], sources: list[_Holder], targets: list[_Holder]
-) -> list[list[str]]:
-    """Layers that the same ranks hold on both sides, together."""
-    classes: dict[tuple[frozenset[int], frozenset[int]], list[str]] = defaultdict(list)
+) -> Iterator[tuple[list[str], tuple[int, ...], tuple[int, ...]]]:
+    """Layers that the same ranks hold on both sides, together, and who those are."""
+    givers: dict[str, list[int]] = {layer: [] for layer in order}
+    takers: dict[str, list[int]] = {layer: [] for layer in order}
+    for held, holders in ((givers, sources), (takers, targets)):
+        for number, holder in enumerate(holders):
+            for layer in holder.layers:
+                if layer in held:
+                    held[layer].append(number)
+    classes: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = defaultdict(list)
     for layer in order:
-        givers = frozenset(s.rank for s in sources if layer in s.layers)
-        takers = frozenset(t.rank for t in targets if layer in t.layers)
-        classes[givers, takers].append(layer)
-    return list(classes.values())
+        classes[tuple(givers[layer]), tuple(takers[layer])].append(layer)
+    for (those, these), layers in classes.items():
+        yield layers, those, these
 
 
-def _intervals(sources: list[_Holder], targets: list[_Holder]) -> list[tuple[int, int]]:
-    """Head intervals between all borders of either side."""
-    borders = sorted({b for h in (*sources, *targets) for b in (h.head_start, h.head_stop)})
-    return list(itertools.pairwise(borders))
+def _sweep(
+    sources: list[tuple[int, _Holder]], targets: list[tuple[int, _Holder]]
+) -> Iterator[tuple[int, int, list[int], list[int]]]:
+    """Head intervals between all borders that a target holds: (start, stop, givers, takers).
+
+    Both lists stay ordered by rank. One pass over the borders, so that the cost is
+    that of the answer.
+    """
+    opening: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    closing: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for side, holders in enumerate((sources, targets)):
+        for number, holder in holders:
+            opening[holder.head_start].append((side, number))
+            closing[holder.head_stop].append((side, number))
+    active: tuple[list[int], list[int]] = ([], [])
+    borders = sorted(opening.keys() | closing.keys())
+    for start, stop in itertools.pairwise(borders):
+        for side, number in closing.get(start, ()):
+            del active[side][bisect.bisect_left(active[side], number)]
+        for side, number in opening.get(start, ()):
+            bisect.insort(active[side], number)
+        if active[1]:
+            yield start, stop, *active
 
 
 def _merge(
-    pieces: dict[tuple[int, int, int, int], list[str]],
-    order: dict[str, int],
-    source: int,
-    target: int,
+    pieces: _Pieces, order: dict[str, int], sources: list[_Holder], targets: list[_Holder]
 ) -> list[Edge]:
     """Join neighbouring head intervals of one pair that have the same layers."""
     edges: list[Edge] = []
     for (giver, taker, start, stop), layers in sorted(pieces.items()):
         ordered = tuple(sorted(layers, key=order.__getitem__))
-        edge = Edge(giver, taker, source, target, start, stop, ordered)
-        last = edges[-1] if edges else None
-        if (
-            last is not None
-            and (last.producer_rank, last.consumer_rank) == (giver, taker)
-            and last.head_stop == start
-            and last.layers == ordered
-        ):
-            edges[-1] = attrs.evolve(last, head_stop=stop)
-        else:
-            edges.append(edge)
+        from_, to = sources[giver], targets[taker]
+        edge = Edge(from_.rank, to.rank, from_.index, to.index, start, stop, ordered)
+        if edges and edges[-1].head_stop == start:
+            joined = attrs.evolve(edges[-1], head_stop=stop)
+            if attrs.evolve(edge, head_start=joined.head_start) == joined:
+                edges[-1] = joined
+                continue
+        edges.append(edge)
     return edges

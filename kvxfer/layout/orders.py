@@ -1,13 +1,14 @@
 """Shards of the six stride orders, made from plain numbers.
 
-Owns the names of the orders (vLLM-contract 4.1) and the usual split of heads over
-ranks. For engines that lay out their own cache, demos and tests; an adapter of
-an engine reads strides from the engine's tensors instead (H1).
+Owns the names of the orders and the usual split of heads and layers over ranks.
+For engines that lay out their own cache, demos and tests; an adapter of an engine
+reads strides from the engine's tensors instead (H1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 from kvxfer.errors import BadValue
 from kvxfer.layout.geometry import (
@@ -24,10 +25,13 @@ ORDERS = ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC")
 """Outermost axis first: Layer, Block, Head, slot (N), Content."""
 
 
-def strides_for(order: str, counts: dict[str, int], content_bytes: int) -> dict[str, int]:
-    """Byte stride of each axis of L, B, H, N for one order; `counts` has those four keys."""
-    if order not in ORDERS:
-        raise BadValue("order", order, f"one of {', '.join(ORDERS)}")
+def strides_for(order: str, counts: Mapping[str, int], content_bytes: int) -> dict[str, int]:
+    """Byte stride of each axis of `order`; `counts` has a number for each of its letters.
+
+    One letter P may stand anywhere in an order: the axis of the content planes.
+    """
+    if order.count("P") > 1 or order.replace("P", "") not in ORDERS or order[-1] != "C":
+        raise BadValue("order", order, f"one of {', '.join(ORDERS)}, with or without one P")
     strides = {}
     step = content_bytes
     for axis in reversed(order[:-1]):
@@ -71,54 +75,94 @@ def engine_shards(
     content_bytes: int,
     planes: Sequence[str] = ("kv",),
     physical_per_block: int = 1,
+    stages: int = 1,
     group: str = "kv",
     null_block: int | None = None,
 ) -> tuple[Shard, ...]:
-    """One shard per rank of an engine with len(bases) ranks, heads split over them.
+    """One shard per rank of an engine with len(bases) ranks.
 
-    Every rank has one area at its base. Several planes lie one after the other,
-    each in the given order.
+    Layers are split over `stages` pipeline stages, heads over the ranks of each;
+    rank = stage * (ranks per stage) + position in the stage. Every rank has one area
+    at its base. Several planes of `content_bytes` each lie where the letter P
+    stands in `order`, outermost where there is none. Raises BadValue for an unknown
+    order or a number of ranks that the stages do not divide.
     """
-    intervals = head_intervals(heads_total, len(bases))
-    names = tuple(layers)
-    ranks = tuple(
-        RankHolding(
-            rank=rank, holdings=(Holding(group=group, head_start=a, head_stop=b, layers=names),)
-        )
-        for rank, (a, b) in enumerate(intervals)
-    )
+    if stages < 1 or len(bases) < stages or len(bases) % stages:
+        raise BadValue("stages", stages, f"a divisor of the {len(bases)} ranks")
+    held = [
+        Holding(group=group, head_start=a, head_stop=b, layers=names)
+        for names in _stage_layers(tuple(layers), stages)
+        for a, b in head_intervals(heads_total, len(bases) // stages)
+    ]
+    ranks = tuple(RankHolding(rank=rank, holdings=(own,)) for rank, own in enumerate(held))
     shards = []
-    for rank, (start, stop) in enumerate(intervals):
-        slots = tokens_per_block // physical_per_block
-        counts = {"L": len(names), "B": blocks * physical_per_block, "H": stop - start, "N": slots}
-        strides = strides_for(order, counts, content_bytes)
-        plane_bytes = area_bytes(
-            layers=len(names),
+    for rank, own in enumerate(held):
+        described = _group(
+            own,
+            order if "P" in order else f"P{order}",
             blocks=blocks,
-            heads=stop - start,
-            tokens_per_block=tokens_per_block,
-            content_bytes=content_bytes,
-        )
-        described = Group(
-            name=group,
-            kind=GroupKind.FULL,
             tokens_per_block=tokens_per_block,
             physical_per_block=physical_per_block,
-            physical_blocks=blocks * physical_per_block,
             heads_total=heads_total,
-            head_start=start,
-            head_stop=stop,
-            layers=names,
-            planes=tuple(
-                Plane(name=name, area=0, offset=i * plane_bytes, content_bytes=content_bytes)
-                for i, name in enumerate(planes)
-            ),
-            stride_layer=strides["L"],
-            stride_block=strides["B"],
-            stride_head=strides["H"],
-            stride_slot=strides["N"],
+            content_bytes=content_bytes,
+            planes=planes,
             null_block=null_block,
         )
-        area = Area(base=bases[rank], length=plane_bytes * len(planes))
+        length = area_bytes(
+            layers=len(own.layers),
+            blocks=blocks,
+            heads=own.head_stop - own.head_start,
+            tokens_per_block=tokens_per_block,
+            content_bytes=content_bytes,
+            planes=len(planes),
+        )
+        area = Area(base=bases[rank], length=length)
         shards.append(Shard(rank=rank, areas=(area,), groups=(described,), ranks=ranks))
     return tuple(shards)
+
+
+def _stage_layers(layers: tuple[str, ...], stages: int) -> list[tuple[str, ...]]:
+    borders = [stage * len(layers) // stages for stage in range(stages + 1)]
+    return [layers[a:b] for a, b in itertools.pairwise(borders)]
+
+
+def _group(
+    own: Holding,
+    order: str,
+    *,
+    blocks: int,
+    tokens_per_block: int,
+    physical_per_block: int,
+    heads_total: int,
+    content_bytes: int,
+    planes: Sequence[str],
+    null_block: int | None,
+) -> Group:
+    counts = {
+        "L": len(own.layers),
+        "B": blocks * physical_per_block,
+        "H": own.head_stop - own.head_start,
+        "N": tokens_per_block // physical_per_block,
+        "P": len(planes),
+    }
+    strides = strides_for(order, counts, content_bytes)
+    return Group(
+        name=own.group,
+        kind=GroupKind.FULL,
+        tokens_per_block=tokens_per_block,
+        physical_per_block=physical_per_block,
+        physical_blocks=counts["B"],
+        heads_total=heads_total,
+        head_start=own.head_start,
+        head_stop=own.head_stop,
+        layers=own.layers,
+        planes=tuple(
+            Plane(name=name, area=0, offset=i * strides["P"], content_bytes=content_bytes)
+            for i, name in enumerate(planes)
+        ),
+        stride_layer=strides["L"],
+        stride_block=strides["B"],
+        stride_head=strides["H"],
+        stride_slot=strides["N"],
+        null_block=null_block,
+    )

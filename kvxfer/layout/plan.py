@@ -55,13 +55,15 @@ class Plan:
 
 
 def coalesce(plan: Plan) -> Plan:
-    """Join ranges that follow each other on both sides. Order stays."""
+    """Ranges in order of their target, neighbours on both sides joined to one.
+
+    Block tables may run in opposite directions or in no order: what counts is that
+    two ranges touch, not that they stand side by side in the columns.
+    """
     if plan.descriptor_count < 2:
         return plan
-    joins = (plan.src[1:] == plan.src[:-1] + plan.length[:-1]) & (
-        plan.dst[1:] == plan.dst[:-1] + plan.length[:-1]
-    )
-    if not joins.any():
-        return plan
+    order = np.argsort(plan.dst, kind="stable")
+    src, dst, length = plan.src[order], plan.dst[order], plan.length[order]
+    joins = (src[1:] == src[:-1] + length[:-1]) & (dst[1:] == dst[:-1] + length[:-1])
     first = np.concatenate(([0], np.flatnonzero(~joins) + 1))
-    return Plan(plan.src[first], plan.dst[first], np.add.reduceat(plan.length, first))
+    return Plan(src[first], dst[first], np.add.reduceat(length, first))

@@ -35,11 +35,14 @@ def blocks_of(starts: U64, lengths: U64, blocks_max: int) -> I64:
     """
     if starts.shape != lengths.shape:
         raise BadValue("runs", (starts.size, lengths.size), "as many starts as lengths")
+    if lengths.size > blocks_max:
+        raise BadValue("runs", lengths.size, f"at most {blocks_max} blocks")
     if lengths.size and (int(lengths.min()) < 1 or int(lengths.max()) > blocks_max):
-        raise BadValue("runs.lengths", int(lengths.max()), f"from 1 to {blocks_max}")
+        low = int(lengths.min())
+        wrong = low if low < 1 else int(lengths.max())
+        raise BadValue("runs.lengths", wrong, f"from 1 to {blocks_max}")
+    # No more than blocks_max lengths of no more than blocks_max each: the sum cannot wrap.
     total = int(lengths.sum(dtype=np.uint64))
-    # Each length is within the bound, and there are at most as many as the message limit lets
-    # through, so the sum cannot have wrapped.
     if total > blocks_max:
         raise BadValue("runs", total, f"at most {blocks_max} blocks")
     if starts.size and int(starts.max()) >= 1 << 62:
@@ -59,6 +62,8 @@ def check_table(shard: Shard, table: BlockTable, token_start: int, token_stop: i
     blocks = table.blocks
     if blocks.ndim != 1 or blocks.dtype.kind not in "iu":
         raise BadValue("table.blocks", blocks.dtype, "one column of integers")
+    if table.first_token < 0 or token_start < 0:
+        raise BadValue("table.first_token", min(table.first_token, token_start), "at least 0")
     span = (table.first_token, table.first_token + blocks.size * group.tokens_per_block)
     if token_start < token_stop and not span[0] <= token_start < token_stop <= span[1]:
         bound = f"covering tokens {token_start} to {token_stop - 1}"

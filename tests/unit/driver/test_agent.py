@@ -243,6 +243,25 @@ def test_a_transport_that_cannot_push_is_refused(monkeypatch: pytest.MonkeyPatch
         Agent.start(config("D", Role.CONSUMER, new_memory()))
 
 
+def test_what_nobody_foresaw_ends_one_transfer_not_the_thread(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p, d = pair
+
+    def surprise(*_: object) -> None:
+        raise OverflowError("not foreseen")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("kvxfer.driver.pump.part_plan", surprise)
+        register(d, p, "t", 1)
+        offer(p, "t", 2)
+        assert d.collect(2)[0].reason is Reason.PROTOCOL_ERROR
+        assert isinstance(p.collect(1)[0], Unsent)
+    register(d, p, "u", 1)
+    offer(p, "u", 2)
+    assert isinstance(d.collect(2)[0], Landed)
+
+
 def test_done_on_the_control_connection_ends_the_link(pair: Pair) -> None:
     """Only the transport may say that bytes have arrived."""
     p, d = pair

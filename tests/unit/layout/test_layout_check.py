@@ -124,7 +124,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(ANYTHING)
 def test_any_object_gives_a_shard_or_a_remote_fault(obj: object) -> None:
     with pytest.raises(RemoteFault):
@@ -141,7 +141,7 @@ def paths(obj: object, prefix: tuple = ()) -> list[tuple]:
     return found
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.data())
 def test_one_wrong_value_anywhere_never_escapes(data: st.DataObject) -> None:
     plain = shard_to_plain(shard(planes=("k", "v"), null_block=0))
