@@ -335,7 +335,7 @@ class Pump:
             )
             self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.OUT_OF_BOUNDS))
             return
-        except Exception:  # noqa: BLE001 - one transfer may end by what nobody foresaw, not all
+        except Exception:
             self.config.logger.exception("transfer %s", effect.grant.header.transfer_id)
             self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.PROTOCOL_ERROR))
             return
