@@ -75,6 +75,16 @@ def text(bytes_max: Callable[[Limits], int], *, empty: bool = False) -> Kind:
     return Kind(_same, read)
 
 
+def prose(bytes_max: Callable[[Limits], int]) -> Kind:
+    """Text for people: what is sent is cut to the default bound, and always has an encoding."""
+    cut_at = bytes_max(Limits())
+
+    def write(value: str) -> str:
+        return value.encode(errors="replace")[:cut_at].decode(errors="ignore")
+
+    return Kind(write, text(bytes_max, empty=True).read)
+
+
 def binary(bytes_max: Callable[[Limits], int]) -> Kind:
     """A byte string, bounded."""
 
@@ -101,6 +111,11 @@ def enum(members: type[E]) -> Kind:
     return Kind(int, read)
 
 
+def _write_reason(reason: Reason) -> int:
+    """UNREGISTERED is a receiver's stand-in, never sent (K-5.2.7): no reason goes out for it."""
+    return int(Reason.NONE if reason is Reason.UNREGISTERED else reason)
+
+
 def _read_reason(field: str, value: Any, _limits: Limits) -> Reason:
     if type(value) is not int or not 0 <= value < 1 << 16:
         raise RemoteFault(field, value, "an integer from 0 to 65535")
@@ -123,7 +138,7 @@ ATTEMPT = number(1, (1 << 32) - 1)
 INCARNATION = number(1, (1 << 64) - 1)
 TOKEN = number(0, TOKEN_MAX)
 MILLISECONDS = number(0, (1 << 32) - 1)
-REASON = Kind(int, _read_reason)
+REASON = Kind(_write_reason, _read_reason)
 FLAG = Kind(_same, _read_flag)
 
 

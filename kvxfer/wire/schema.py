@@ -45,13 +45,14 @@ from kvxfer.wire.kinds import (
     binary,
     enum,
     number,
+    prose,
     text,
 )
 
 VERSION = number(0, 65535)
 ENGINE_ID = text(lambda limits: limits.engine_id_bytes_max)
 ENGINE_ID_OR_NONE = text(lambda limits: limits.engine_id_bytes_max, empty=True)
-DETAIL = text(lambda limits: limits.reason_bytes_max, empty=True)
+DETAIL = prose(lambda limits: limits.reason_bytes_max)
 NAME = text(lambda _limits: 64)
 BLOB = binary(lambda limits: limits.blob_bytes_max)
 DIGEST = binary(lambda _limits: 64)

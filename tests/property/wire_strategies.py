@@ -37,13 +37,21 @@ def columns(draw: st.DrawFn, count: int) -> m.Column:
 
 
 @st.composite
+def lengths(draw: st.DrawFn, count: int) -> m.Column:
+    """Run lengths that keep the bound on the blocks of a grant: 3 tables of 5 runs at most."""
+    width = draw(st.sampled_from([4, 8]))
+    drawn = draw(st.lists(st.integers(1, 1 << 16), min_size=count, max_size=count))
+    return m.Column(width, b"".join(length.to_bytes(width, "little") for length in drawn))
+
+
+@st.composite
 def runs(draw: st.DrawFn, group: int) -> m.BlockRuns:
     count = draw(st.integers(0, 5))
     return m.BlockRuns(
         group=group,
         first_token=draw(TOKEN),
         starts=draw(columns(count)),
-        lengths=draw(columns(count)),
+        lengths=draw(lengths(count)),
     )
 
 

@@ -150,6 +150,13 @@ def nested(depth: int) -> object:
     return value
 
 
+def test_what_is_skipped_is_bounded_in_depth_too() -> None:
+    # The array of the message and its map are two levels.
+    assert decode(cbor2.dumps([5, {16: 18, 99: nested(DEPTH_MAX - 2)}]), LIMITS)
+    with pytest.raises(RemoteFault, match="nested"):
+        decode(cbor2.dumps([5, {16: 18, 99: nested(DEPTH_MAX - 1)}]), LIMITS)
+
+
 def test_plain_objects_are_bounded_in_depth() -> None:
     deepest = nested(DEPTH_MAX - 1)
     assert decode_plain(encode_plain(deepest), LIMITS) == deepest
