@@ -7,7 +7,13 @@ way round (h11's rule).
 
 from __future__ import annotations
 
+import reprlib
+
 from kvxfer.status import Status
+
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxother = 80
+"""Shows a value of any size in bounded time: a peer may have sent it."""
 
 
 class KvxferError(Exception):
@@ -32,10 +38,7 @@ class RemoteFault(KvxferError):
     """A peer sent something wrong. Ends that message, transfer or link, never the process."""
 
     def __init__(self, field: str, value: object, bound: str) -> None:
-        shown = repr(value)
-        if len(shown) > 80:
-            shown = shown[:77] + "..."
-        super().__init__(f"{field} = {shown}: {bound}")
+        super().__init__(f"{field} = {_SHOWN.repr(value)}: {bound}")
         self.field = field
         self.bound = bound
 

@@ -14,6 +14,8 @@ class Limits:
     """Bounds of one agent. Durations are in milliseconds, sizes in bytes."""
 
     message_bytes_max: int = 16 << 20
+    hello_bytes_max: int = 4096
+    """The first message of a link, before anybody has said who he is."""
     transfer_id_bytes_max: int = 512
     engine_id_bytes_max: int = 256
     reason_bytes_max: int = 1024

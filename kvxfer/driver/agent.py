@@ -179,6 +179,7 @@ class Agent:
     # --- the writer thread ---
 
     def _put(self, command: Command) -> None:
+        self._check_id(command.transfer_id)
         if self._failure is not None:
             raise AgentFailed(f"writer thread died: {self._failure!r}") from self._failure
         self._mailbox.append(command)
@@ -188,6 +189,15 @@ class Agent:
             self._token.run_sync_soon(self._loop.wake, idempotent=True)
         except trio.RunFinishedError:
             raise LocalFault("the agent is closed") from None
+
+    def _check_id(self, transfer_id: object) -> None:
+        bytes_max = self.config.limits.transfer_id_bytes_max
+        try:
+            size = len(transfer_id.encode()) if isinstance(transfer_id, str) else 0
+        except UnicodeEncodeError:
+            size = 0
+        if not 0 < size <= bytes_max:
+            raise BadValue("transfer_id", transfer_id, f"text of 1 to {bytes_max} bytes in UTF-8")
 
     def _main(self) -> None:
         try:

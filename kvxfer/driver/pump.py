@@ -146,7 +146,8 @@ class Pump:
 
     def link_opened(self, link: LinkId, dialled: PeerKey | None, now_ms: float) -> None:
         self._now_ms = now_ms
-        self._readers[link] = FrameReader(self.config.limits)
+        limits = self.config.limits
+        self._readers[link] = FrameReader(limits, limits.hello_bytes_max)
         self._dialled[link] = dialled
         self.session.open_link(link, dialled, int(now_ms))
 
@@ -164,6 +165,8 @@ class Pump:
         try:
             for payload in reader.feed(data):
                 self._message(link, payload)
+            # A bad length behind good messages shows at the next call.
+            reader.feed(b"")
         except RemoteFault as fault:
             self.config.logger.warning("link %d ended: %s", link, fault)
             self.session.fault(link, str(fault), int(now_ms))

@@ -25,6 +25,8 @@ class FrameReader:
     """Feed it bytes as they come; it gives whole messages."""
 
     limits: Limits
+    first_bytes_max: int | None = None
+    """A lower bound for the first message: a stranger gets room for a HELLO, no more."""
     _buffer: bytearray = attrs.field(factory=bytearray)
     _fault: RemoteFault | None = None
 
@@ -42,8 +44,9 @@ class FrameReader:
         while len(self._buffer) - start >= PREFIX_BYTES:
             begin = start + PREFIX_BYTES
             size = int.from_bytes(self._buffer[start:begin], "big")
-            if not 0 < size <= self.limits.message_bytes_max:
-                bound = f"1 to {self.limits.message_bytes_max} bytes"
+            high = self.first_bytes_max or self.limits.message_bytes_max
+            if not 0 < size <= high:
+                bound = f"1 to {high} bytes"
                 self._fault = RemoteFault("frame.length", size, bound)
                 self._buffer.clear()
                 if not found:
@@ -51,6 +54,7 @@ class FrameReader:
                 return found
             if len(self._buffer) - begin < size:
                 break
+            self.first_bytes_max = None
             found.append(bytes(self._buffer[begin : begin + size]))
             start = begin + size
         del self._buffer[:start]

@@ -1,75 +1,89 @@
 """A stand-in for vLLM's server in tests of the harness: same routes, made-up numbers.
 
-Run as `python pd_fake_engine.py PORT ROLE FAULTS`. FAULTS is a comma-separated list:
+Run as `python pd_fake_engine.py PORT FAULTS`. FAULTS is a comma-separated list:
 `dies` (ends at start), `silent` (never healthy), `leaks` (keeps a block of each loaded
-prompt), `wrong` (answers other tokens), `recomputes` (loads nothing), `refuses` (fails
-each load and logs the digest as the reason), `fails` (fails each load without a word).
+prompt), `lingers` (the same, but each scrape gives one back), `wrong` (answers other
+tokens), `recomputes` (loads nothing), `refuses` (fails each load and logs the digest as
+the reason), `fails` (fails each load without a word). Standard library only: it starts fast.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-
-import attrs
-from aiohttp import web
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 BLOCKS = 101
 
 
-@attrs.define
-class Engine:
-    role: str
-    faults: frozenset[str]
-    external: int = 0
-    local: int = 0
-    finished: int = 0
-    computed_none: int = 0
-    held: int = 0
+class Handler(BaseHTTPRequestHandler):
+    """All state is the class's; requests of the tests that share it come one by one."""
 
-    async def complete(self, request: web.Request) -> web.Response:
-        body = await request.json()
+    faults: frozenset[str] = frozenset()
+    external = local = finished = computed_none = held = 0
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self.answer(503 if "silent" in self.faults else 200, "")
+        else:
+            self.answer(200, self.metrics())
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.answer(*self.complete(body))
+
+    def complete(self, body: dict[str, Any]) -> tuple[int, str]:
+        engine = type(self)
         prompt = body["prompt"]
         params = body.get("kv_transfer_params") or {}
         loads = bool(params.get("do_remote_prefill")) and "recomputes" not in self.faults
         if loads and self.faults & {"refuses", "fails"}:
             if "refuses" in self.faults:
-                line = f"transfer x0.0:{params['transfer_id']}: lost, DIGEST_MISMATCH"
-                sys.stderr.write(line + "\n")
-            return web.json_response({"error": "load failed"}, status=500)
-        self.external += len(prompt) if loads else 0
-        self.local += 0 if loads else len(prompt)
-        self.held += loads and "leaks" in self.faults
-        self.finished += 1
-        self.computed_none += loads or len(prompt) == 1
+                name = params["transfer_id"]
+                sys.stderr.write(f"transfer x0.0:{name}: lost, DIGEST_MISMATCH\n")
+            return 500, '{"error": "load failed"}'
+        engine.external += len(prompt) if loads else 0
+        engine.local += 0 if loads else len(prompt)
+        engine.held += loads and bool(self.faults & {"leaks", "lingers"})
+        engine.finished += 1
+        engine.computed_none += loads or len(prompt) == 1
         shift = 1 if "wrong" in self.faults else 0
         tokens = [(sum(prompt) + shift + i) % 2000 for i in range(body["max_tokens"])]
-        return web.json_response({"choices": [{"token_ids": tokens}]})
+        return 200, json.dumps({"choices": [{"token_ids": tokens}]})
 
-    async def metrics(self, _: web.Request) -> web.Response:
+    def metrics(self) -> str:
+        engine = type(self)
+        held = engine.held
+        if "lingers" in self.faults:
+            engine.held = max(0, held - 1)
         lines = {
-            'vllm:prompt_tokens_by_source_total{source="external_kv_transfer"}': self.external,
-            'vllm:prompt_tokens_by_source_total{source="local_compute"}': self.local,
-            'vllm:request_prefill_kv_computed_tokens_bucket{le="1.0"}': self.computed_none,
-            "vllm:request_prefill_kv_computed_tokens_count": self.finished,
-            "vllm:kv_cache_usage_perc": self.held / (BLOCKS - 1),
+            'vllm:prompt_tokens_by_source_total{source="external_kv_transfer"}': engine.external,
+            'vllm:prompt_tokens_by_source_total{source="local_compute"}': engine.local,
+            'vllm:request_prefill_kv_computed_tokens_bucket{le="1.0"}': engine.computed_none,
+            "vllm:request_prefill_kv_computed_tokens_count": engine.finished,
+            "vllm:kv_cache_usage_perc": held / (BLOCKS - 1),
             f'vllm:cache_config_info{{num_gpu_blocks="{BLOCKS}"}}': 1,
         }
-        return web.Response(text="".join(f"{name} {value}\n" for name, value in lines.items()))
+        return "".join(f"{name} {value}\n" for name, value in lines.items())
 
-    async def health(self, _: web.Request) -> web.Response:
-        return web.Response(status=503 if "silent" in self.faults else 200)
+    def answer(self, status: int, text: str) -> None:
+        data = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing: the log is for what the tests look for."""
 
 
 def main() -> None:
-    port, role, faults = sys.argv[1:]
-    engine = Engine(role=role, faults=frozenset(faults.split(",")))
-    if "dies" in engine.faults:
+    port, faults = sys.argv[1:]
+    Handler.faults = frozenset(faults.split(","))
+    if "dies" in Handler.faults:
         sys.exit("no memory for the cache")
-    app = web.Application()
-    app.router.add_post("/v1/completions", engine.complete)
-    app.router.add_get("/metrics", engine.metrics)
-    app.router.add_get("/health", engine.health)
-    web.run_app(app, host="127.0.0.1", port=int(port), print=lambda _: None)
+    ThreadingHTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
 
 
 if __name__ == "__main__":

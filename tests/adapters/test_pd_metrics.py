@@ -45,6 +45,7 @@ def test_absent_series_counts_as_zero_but_is_told_apart() -> None:
 
 def test_blocks_in_use_leaves_the_null_block_out() -> None:
     assert blocks_in_use(parse(text(usage=24 / 1024))) == 24
+    assert blocks_in_use(parse(text(usage=1.0))) == 1024
 
 
 def test_missing_label_is_a_remote_fault() -> None:

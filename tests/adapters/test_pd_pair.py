@@ -13,11 +13,12 @@ import pytest
 from kvxfer.errors import LocalFault
 from kvxfer_vllm.pd import engines, pair
 from kvxfer_vllm.pd.bench import Bench
-from kvxfer_vllm.pd.check import Traffic, check_traffic, remains_of
-from kvxfer_vllm.pd.client import Client
+from kvxfer_vllm.pd.check import Traffic, check_traffic, remains_of, through_router
+from kvxfer_vllm.pd.client import Client, completion
 from kvxfer_vllm.pd.crossing import crossed_prompts, differing, refused
 from kvxfer_vllm.pd.engines import EngineSpec, Policy, Stack, Tuning
 from kvxfer_vllm.pd.pair import Pair, Setting
+from kvxfer_vllm.pd.ports import LOOPBACK, pick_ports
 from kvxfer_vllm.pd.processes import Supervisor, members
 from kvxfer_vllm.pd.prompts import prompt
 
@@ -34,8 +35,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     chosen: dict[str, str] = {}
 
     def argv(spec: EngineSpec, *_: object) -> list[str]:
-        role = spec.role or "plain"
-        return [sys.executable, str(FAKE), str(spec.port), role, chosen.get(spec.name, "")]
+        return [sys.executable, str(FAKE), str(spec.port), chosen.get(spec.name, "")]
 
     monkeypatch.setattr(engines, "argv", argv)
     return chosen
@@ -97,6 +97,17 @@ def test_leaked_blocks_are_seen(
         assert (await remains_of(started)).leaked == 0
         await check_traffic(started, PROMPTS, expected(PROMPTS))
         assert (await remains_of(started)).leaked == 3
+
+    with_pair(tmp_path, work)
+
+
+def test_blocks_that_take_time_are_no_leak(tmp_path: Path, faults: dict[str, str]) -> None:
+    faults["D"] = "lingers"
+
+    async def work(started: Pair) -> None:
+        await through_router(started, PROMPTS)
+        assert await started.blocks_held(started.decode) > 0
+        assert (await remains_of(started)).leaked == 0
 
     with_pair(tmp_path, work)
 
@@ -193,18 +204,38 @@ def test_a_probe_sees_wrong_tokens_and_held_blocks(tmp_path: Path, faults: dict[
     with_pair(tmp_path, work)
 
 
-def test_a_failed_load_is_right_by_policy_only(tmp_path: Path, faults: Mapping[str, str]) -> None:
-    async def verdicts(started: Pair, policy: Policy) -> list[bool]:
-        bench = Bench(started, policy)
-        # Nothing listens there, so the call ends with status 0: neither right nor refused.
-        broken = bench.send("http://127.0.0.1:9", {"prompt": PROMPTS[0]})
-        await bench.note_end(broken, PROMPTS[0], 20.0, 4)
-        right = bench.send_decode("name", PROMPTS[0], 4)
-        await bench.note_end(right, PROMPTS[0], 20.0, 4)
-        return [finding.ok for finding in bench.findings]
+@pytest.mark.parametrize(
+    ("fault", "policy", "verdict"),
+    [
+        ("", Policy.FAIL, True),
+        ("", Policy.RECOMPUTE, True),
+        ("fails", Policy.FAIL, True),
+        ("fails", Policy.RECOMPUTE, False),
+    ],
+)
+def test_a_failed_load_is_right_by_policy_only(
+    tmp_path: Path, faults: dict[str, str], fault: str, policy: Policy, verdict: bool
+) -> None:
+    faults["D"] = fault
 
     async def work(started: Pair) -> None:
-        for policy in Policy:
-            assert await verdicts(started, policy) == [True, False, True, True]
+        bench = Bench(started, policy)
+        await bench.note_end(bench.send_decode("name", PROMPTS[0], 4), PROMPTS[0], 20.0, 4)
+        # A connection that breaks is neither right nor an end by policy.
+        broken = bench.send(f"http://{LOOPBACK}:{pick_ports(1)[0]}", completion([1], 1))
+        await bench.note_end(broken, PROMPTS[0], 20.0, 4)
+        assert [finding.ok for finding in bench.findings] == [True, verdict, True, False]
+
+    with_pair(tmp_path, work)
+
+
+def test_a_request_that_never_ends_is_a_finding(tmp_path: Path, faults: Mapping[str, str]) -> None:
+    async def work(started: Pair) -> None:
+        bench = Bench(started, Policy.FAIL)
+        call = bench.send_decode("name", PROMPTS[0], 4)
+        await bench.note_end(call, PROMPTS[0], 0.0, 4)
+        assert [(finding.ok, finding.seen) for finding in bench.findings] == [(False, "no answer")]
+        await bench.end()
+        assert call.answered
 
     with_pair(tmp_path, work)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from kvxfer_vllm.pd import ports
 from kvxfer_vllm.pd.ports import LOOPBACK, ephemeral_low, pick_ports
 from kvxfer_vllm.pd.processes import Program, Running, Supervisor, members, pin
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 FAMILY = """
 import signal, subprocess, sys, time
@@ -61,10 +61,27 @@ def running(pid: int) -> bool:
         return False
 
 
+Start = Callable[[Program], Running]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts programs; whatever the test does, none outlives it."""
+    started: list[Running] = []
+
+    def remembered(program: Program) -> Running:
+        started.append(Running.start(program))
+        return started[-1]
+
+    yield remembered
+    for running_program in started:
+        running_program.kill()
+
+
 @pytest.mark.parametrize("code", [OBEDIENT, STUBBORN], ids=["obedient", "stubborn"])
-def test_end_takes_the_descendants_too(tmp_path: Path, code: str) -> None:
+def test_end_takes_the_descendants_too(tmp_path: Path, start: Start, code: str) -> None:
     program = family(tmp_path, code)
-    started = Running.start(program)
+    started = start(program)
     grandchild = ready(program)
     assert set(members(started.pid)) == {started.pid, grandchild}
     started.end(grace_s=0.2)
@@ -99,16 +116,18 @@ def test_strangers_are_left_alone(tmp_path: Path) -> None:
         stranger.wait()
 
 
-def test_a_program_that_ended_by_itself_is_not_alive_and_can_be_ended(tmp_path: Path) -> None:
-    started = Running.start(family(tmp_path, "print('bye')"))
+def test_a_program_that_ended_by_itself_is_not_alive_and_can_be_ended(
+    tmp_path: Path, start: Start
+) -> None:
+    started = start(family(tmp_path, "print('bye')"))
     until(lambda: not started.alive())
     started.end(grace_s=0.2)
     assert "bye" in started.program.log.read_text()
 
 
-def test_children_of_a_dead_leader_are_ended(tmp_path: Path) -> None:
+def test_children_of_a_dead_leader_are_ended(tmp_path: Path, start: Start) -> None:
     program = family(tmp_path, OBEDIENT)
-    started = Running.start(program)
+    started = start(program)
     grandchild = ready(program)
     os.kill(started.pid, signal.SIGKILL)
     until(lambda: not started.alive())

@@ -292,6 +292,30 @@ def test_a_producer_needs_an_address() -> None:
         config("P", Role.PRODUCER, new_memory(), listen=None)
 
 
+@pytest.mark.parametrize("name", ["", "x" * 513, "\ud800", b"t", 7, None])
+def test_a_bad_name_is_refused_where_it_is_given(pair: Pair, name: object) -> None:
+    p, d = pair
+    for call in (
+        lambda: register(d, p, name, 1),
+        lambda: offer(p, name, 1),
+        lambda: p.agent.withdraw(name),
+        lambda: p.agent.expect(name),
+        lambda: d.agent.cancel(name),
+    ):
+        with pytest.raises(BadValue, match="transfer_id"):
+            call()
+
+
+def test_a_stranger_gets_no_room_before_his_hello(pair: Pair) -> None:
+    p, _ = pair
+    with socket.create_connection(p.agent.address, timeout=5) as stranger:
+        stranger.sendall((1 << 20).to_bytes(4, "big") + b"\x00" * 100)
+        stranger.settimeout(5)
+        while stranger.recv(4096):
+            pass
+    assert p.agent.counters()["protocol_faults"] == 1
+
+
 def test_closed_agent_refuses_work(start: Start) -> None:
     p, d = start("P", Role.PRODUCER, 1), start("D", Role.CONSUMER)
     d.agent.close()
