@@ -100,8 +100,8 @@ class Consumer:
             edges={key: Edge(key) for key in event.producers},
         )
         self.registrations[reg.key] = reg
-        self.ctx.counters["registered"] += 1
-        self.ctx.trace(reg.key, "registered")
+        self.ctx.counters["declined" if event.silent else "registered"] += 1
+        self.ctx.trace(reg.key, "declined" if event.silent else "registered")
         self.ctx.timers.set(DeadlineTimer(reg.key), self.ctx.now_ms + event.deadline_ms)
         for key in reg.edges:
             self.ctx.dial(key)
@@ -391,20 +391,21 @@ class Consumer:
         self._arm(reg, edge, min(self.ctx.timings.renew_ms, self.ctx.timings.drain_ms))
 
     def _tell_landed(self, reg: Registration) -> None:
-        self.ctx.counters["landed"] += 1
-        self.ctx.trace(reg.key, "landed")
         if not reg.silent:
+            self.ctx.counters["landed"] += 1
+            self.ctx.trace(reg.key, "landed")
             self.ctx.emit(
                 TellLanded(transfer_id=reg.key.transfer_id, attempt=reg.key.attempt, tag=reg.tag)
             )
 
     def _tell_lost(self, reg: Registration, reason: Reason, detail: str) -> None:
+        if reg.silent:
+            return
         outcome = "cancelled" if reason is Reason.CANCELLED_BY_CONSUMER else "lost"
         self.ctx.counters[outcome] += 1
         self.ctx.counters[f"lost_{reason.name.lower()}"] += 1
         self.ctx.trace(reg.key, outcome)
-        if not reg.silent:
-            self._emit_lost(reg.key, reg.tag, reason, detail)
+        self._emit_lost(reg.key, reg.tag, reason, detail)
 
     def _emit_lost(self, key: AttemptKey, tag: str, reason: Reason, detail: str) -> None:
         self.ctx.emit(

@@ -41,6 +41,16 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return chosen
 
 
+@pytest.fixture
+def no_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that send their legs themselves: the router is what takes long to start."""
+
+    async def nothing_to_start(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(Pair, "_start_router", nothing_to_start)
+
+
 def with_pair(run: Path, work: Work) -> None:
     async def main() -> None:
         with Supervisor(grace_s=5) as supervisor:
@@ -116,6 +126,7 @@ def test_blocks_that_take_time_are_no_leak(tmp_path: Path, faults: dict[str, str
     ("fault", "refusals", "different"),
     [("", 0, 0), ("refuses", 3, 0), ("fails", 0, 0), ("wrong", 0, 3)],
 )
+@pytest.mark.usefixtures("no_router")
 def test_crossed_legs_are_counted(
     tmp_path: Path,
     faults: dict[str, str],
@@ -136,6 +147,7 @@ def test_crossed_legs_are_counted(
     with_pair(tmp_path, work)
 
 
+@pytest.mark.usefixtures("no_router")
 def test_an_engine_that_dies_at_start_is_named_with_its_log(
     tmp_path: Path, faults: dict[str, str]
 ) -> None:
@@ -144,6 +156,7 @@ def test_an_engine_that_dies_at_start_is_named_with_its_log(
         with_pair(tmp_path, nothing)
 
 
+@pytest.mark.usefixtures("no_router")
 def test_an_engine_that_never_gets_healthy_is_given_up(
     tmp_path: Path, faults: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +170,7 @@ async def nothing(_: Pair) -> None:
     return None
 
 
+@pytest.mark.usefixtures("no_router")
 def test_a_killed_producer_is_started_again_where_it_was(
     tmp_path: Path, faults: Mapping[str, str]
 ) -> None:
@@ -188,6 +202,7 @@ def test_everything_is_ended_and_only_once(tmp_path: Path, faults: Mapping[str, 
     assert not any(members(group) for group in groups)
 
 
+@pytest.mark.usefixtures("no_router")
 def test_a_probe_sees_wrong_tokens_and_held_blocks(tmp_path: Path, faults: dict[str, str]) -> None:
     # The stand-in computes plain prompts and loaded ones alike: only the leak is wrong.
     faults["D"] = "leaks"
@@ -213,6 +228,7 @@ def test_a_probe_sees_wrong_tokens_and_held_blocks(tmp_path: Path, faults: dict[
         ("fails", Policy.RECOMPUTE, False),
     ],
 )
+@pytest.mark.usefixtures("no_router")
 def test_a_failed_load_is_right_by_policy_only(
     tmp_path: Path, faults: dict[str, str], fault: str, policy: Policy, verdict: bool
 ) -> None:
@@ -229,6 +245,7 @@ def test_a_failed_load_is_right_by_policy_only(
     with_pair(tmp_path, work)
 
 
+@pytest.mark.usefixtures("no_router")
 def test_a_request_that_never_ends_is_a_finding(tmp_path: Path, faults: Mapping[str, str]) -> None:
     async def work(started: Pair) -> None:
         bench = Bench(started, Policy.FAIL)

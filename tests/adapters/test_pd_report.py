@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+from click.testing import CliRunner
 
 from kvxfer.errors import BadValue
 from kvxfer_vllm.pd.check import bytes_received
+from kvxfer_vllm.pd.cli import main
 from kvxfer_vllm.pd.engines import Policy
 from kvxfer_vllm.pd.metrics import Received
 from kvxfer_vllm.pd.probes import LOAD_FAILURES, PROBES
@@ -110,6 +113,14 @@ def test_all_probes_run_unless_some_are_named() -> None:
 def test_an_unknown_probe_is_refused() -> None:
     with pytest.raises(BadValue, match="'a9'"):
         chosen(("a9",), Policy.FAIL)
+
+
+def test_the_command_refuses_it_before_anything_starts(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ended = CliRunner().invoke(main, ["--run-dir", str(run), "probes", "a9"])
+    assert ended.exit_code == 2
+    assert "'a9'" in ended.output
+    assert not run.exists()
 
 
 def test_every_probe_says_what_it_breaks() -> None:

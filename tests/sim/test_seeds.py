@@ -16,6 +16,8 @@ def test_walks_hold_every_invariant_and_reach_the_rare_paths() -> None:
     reached: Counter[str] = Counter()
     for seed in SEEDS:
         duet = walk(seed)
+        counts = duet.consumer.ctx.counters
+        assert counts["registered"] == counts["landed"] + counts["lost"] + counts["cancelled"]
         reached.update(duet.consumer.ctx.counters)
         reached.update({f"P {k}": v for k, v in duet.producer.ctx.counters.items()})
         reached["quarantine"] += any("False" in line for line in duet.transcript)

@@ -234,6 +234,10 @@ def test_decline_releases_the_producer_and_tells_nobody() -> None:
     pump(duet, cable)
     assert told(duet, p) == ["Sent"]
     assert len(duet.told) == 1
+    counters = duet.consumer.ctx.counters
+    # Nobody registered anything: outcomes add up to what was registered (R1).
+    assert counters["declined"] == 2
+    assert counters["registered"] == counters["landed"] == 0
 
 
 def test_wrong_digest_is_refused_and_the_right_one_still_served() -> None:
