@@ -24,6 +24,9 @@ Progress = Callable[[str, int], None]
 
 PLAIN = "one engine"
 
+ROUND_REQUESTS = 8
+"""Modes take turns in rounds of this size, so that a slow moment of the machine meets both."""
+
 
 def phases(options: DemoOptions) -> list[str]:
     """Names of the phases, in order; each has `options.requests` steps."""
@@ -38,7 +41,7 @@ def run_demo(options: DemoOptions, progress: Progress) -> DemoResult:
     with Pair.start(options) as pair:
         expected = _answers_alone(options, prompts, progress)
         _warm_up(pair, options, prompts[0])
-        served = {mode: _serve(pair, mode, options, prompts, progress) for mode in options.modes}
+        served = _serve(pair, options, prompts, progress)
         prefill_state, decode_state = pair.settle()
     return DemoResult(
         options=options,
@@ -71,13 +74,22 @@ def _warm_up(pair: Pair, options: DemoOptions, prompt: Prompt) -> None:
 
 
 def _serve(
-    pair: Pair, mode: Mode, options: DemoOptions, prompts: list[Prompt], progress: Progress
-) -> list[Served]:
-    done = 0
+    pair: Pair, options: DemoOptions, prompts: list[Prompt], progress: Progress
+) -> dict[Mode, list[Served]]:
+    """Every prompt in every mode, in rounds; the mode that goes first changes each round."""
+    served: dict[Mode, list[Served]] = {mode: [] for mode in options.modes}
+    done = dict.fromkeys(options.modes, 0)
 
-    def answered(_: Served) -> None:
-        nonlocal done
-        done += 1
-        progress(mode, done)
+    def answered(one: Served) -> None:
+        done[one.mode] += 1
+        progress(one.mode, done[one.mode])
 
-    return pair.serve(mode, prompts, options.concurrency, answered)
+    order = list(options.modes)
+    for start in range(0, len(prompts), ROUND_REQUESTS):
+        chosen = prompts[start : start + ROUND_REQUESTS]
+        for mode in order:
+            served[mode] += pair.serve(
+                mode, chosen, options.concurrency, answered, first_index=start
+            )
+        order.reverse()
+    return served
