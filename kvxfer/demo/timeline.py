@@ -82,7 +82,7 @@ def page(result: DemoResult) -> str:
     zoom = max((_handoff_ms(found) for found in moments.values()), default=1.0)
     body = [_head(result)]
     for mode, found in moments.items():
-        rows = [_row(one, _origin_ms(found)) for one in found]
+        rows = [_row(*pair) for pair in zip(found, _origins_ms(found), strict=True)]
         body.append(_section(result, mode, len(found)))
         body.append(draw(rows, overall, HEADINGS[mode]))
         body.append("<p class='note'>The same requests, each from the end of its prefill:</p>")
@@ -119,13 +119,20 @@ def collect(result: DemoResult, mode: Mode) -> list[Moments]:
     ]
 
 
-def _origin_ms(found: Sequence[Moments]) -> float:
-    return min((one.served.arrival_ms for one in found), default=0.0)
+def _origins_ms(found: Sequence[Moments]) -> list[float]:
+    """The chart's zero for each request: pauses in which the other order ran are cut out."""
+    origins: list[float] = []
+    origin = busy_until = found[0].served.arrival_ms if found else 0.0
+    for one in found:
+        origin += max(0.0, one.served.arrival_ms - busy_until)
+        busy_until = max(busy_until, one.finished.last_token_ms)
+        origins.append(origin)
+    return origins
 
 
 def _end_ms(found: Sequence[Moments]) -> float:
-    last = max((one.finished.last_token_ms for one in found), default=0.0)
-    return last - _origin_ms(found)
+    pairs = zip(found, _origins_ms(found), strict=True)
+    return max((one.finished.last_token_ms - origin for one, origin in pairs), default=0.0)
 
 
 def _handoff_ms(found: Sequence[Moments]) -> float:
@@ -195,7 +202,8 @@ def _head(result: DemoResult) -> str:
         f"<p>{options.requests} requests, {options.concurrency} in the system at a time, over "
         f"{escape(options.transport)} in {where}; P on {options.prefill_ranks}, D on "
         f"{options.decode_ranks} rank(s). Each request has a lane for P and one for D; the number "
-        "after its name is its prompt length in tokens. Hover over a bar for its times.</p>"
+        "after its name is its prompt length in tokens. The two orders took turns; the pauses in "
+        "which the other one ran are cut out. Hover over a bar for its times.</p>"
         f"<ul class='legend'>{legend}</ul>"
     )
 
