@@ -49,6 +49,7 @@ class Decline:
 class Expect:
     """Producer: a prefill for this transfer has been queued here."""
 
+    request_id: str
     transfer_id: TransferId
 
 
@@ -64,6 +65,7 @@ class Send:
 class Abort:
     """Producer: the prefill ended without a result; nothing was offered."""
 
+    request_id: str
     transfer_id: TransferId
 
 

@@ -93,7 +93,7 @@ class SchedulerSide:
         elif params.leg is Leg.PRODUCE and not params.problem:
             transfer_id = self._name(request.request_id, params)
             self._producers[request.request_id] = transfer_id
-            self._orders.append(Expect(transfer_id=transfer_id))
+            self._orders.append(Expect(request_id=request.request_id, transfer_id=transfer_id))
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int, bool]:
         """How many tokens beyond the local hit will come, and that they come asynchronously."""
@@ -138,7 +138,7 @@ class SchedulerSide:
             return False, None
         token_count = self._offered_tokens(request)
         if request.status.name not in FINISHED_WELL or token_count == 0:
-            self._orders.append(Abort(transfer_id=transfer_id))
+            self._orders.append(Abort(request_id=request.request_id, transfer_id=transfer_id))
             return False, None
         blocks = list(block_ids[0][: self._block_count(token_count)])
         self._orders.append(

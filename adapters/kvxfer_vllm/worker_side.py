@@ -115,13 +115,13 @@ class WorkerSide:
                     self.agent.cancel(transfer_id, tag=request_id)
             case Decline(transfer_id=transfer_id, producers=producers):
                 self.agent.decline(transfer_id, producers=producers)
-            case Expect(transfer_id=transfer_id):
-                self.agent.expect(transfer_id)
+            case Expect(request_id=request_id, transfer_id=transfer_id):
+                self.agent.expect(transfer_id, tag=request_id)
             case Send(request_id=request_id, offer=offer):
                 self.ledger.open_send(request_id)
                 self.agent.offer(**attrs.asdict(offer, recurse=False))
-            case Abort(transfer_id=transfer_id):
-                self.agent.withdraw(transfer_id)
+            case Abort(request_id=request_id, transfer_id=transfer_id):
+                self.agent.withdraw(transfer_id, tag=request_id)
             case _:
                 assert_never(order)
 

@@ -69,6 +69,7 @@ class Consumer:
 
     ctx: Context
     registrations: dict[AttemptKey, Registration] = attrs.field(factory=dict)
+    _by_transfer: dict[TransferId, list[Registration]] = attrs.field(factory=dict)
     _current: dict[TransferId, Attempt] = attrs.field(factory=dict)
     _attempts: Tombstones[TransferId, Attempt] = attrs.field(init=False)
 
@@ -85,11 +86,17 @@ class Consumer:
             if live is not None and live.state is RequestState.WAITING:
                 self._refuse(event, Reason.ALREADY_IN_USE)
                 return
+        if not event.silent and self.holds(event.transfer_id, event.tag):
+            # Results name a registration by its tag, so a tag is free after its LetGo only (E2).
+            self._refuse(event, Reason.ALREADY_IN_USE)
+            return
         if len(self.registrations) >= self.ctx.limits.transfers_max:
             self._refuse(event, Reason.TABLE_FULL)
             return
         last = self._attempts.get(event.transfer_id, self.ctx.now_ms) or 0
-        attempt = Attempt(max(last, current or 0) + 1)
+        # An attempt in quarantine may outlive its tombstone; its number stays taken.
+        held = [reg.key.attempt for reg in self._of_transfer(event.transfer_id)]
+        attempt = Attempt(max(last, *held, 0) + 1)
         self._attempts.put(event.transfer_id, attempt, self.ctx.now_ms)
         self._current[event.transfer_id] = attempt
         reg = Registration(
@@ -100,6 +107,7 @@ class Consumer:
             edges={key: Edge(key) for key in event.producers},
         )
         self.registrations[reg.key] = reg
+        self._by_transfer.setdefault(event.transfer_id, []).append(reg)
         self.ctx.counters["declined" if event.silent else "registered"] += 1
         self.ctx.trace(reg.key, "declined" if event.silent else "registered")
         self.ctx.timers.set(DeadlineTimer(reg.key), self.ctx.now_ms + event.deadline_ms)
@@ -151,7 +159,9 @@ class Consumer:
 
     def fence_result(self, event: FenceResult) -> None:
         fact = WriterEvent.FENCED if event.fenced else WriterEvent.NOT_FENCED
-        for reg, edge in self._edges(lambda e: e.peer == event.peer):
+        # Only handles of links that have ended were fenced: a link that is up was not.
+        shut = (WriterState.FENCING, WriterState.QUARANTINED)
+        for reg, edge in self._edges(lambda e: e.peer == event.peer and e.state in shut):
             self._fire_writer(reg, edge, fact, Reason.PEER_LOST)
 
     # --- granting ---
@@ -173,22 +183,20 @@ class Consumer:
                 )
             )
 
-    def _waiting(self, transfer_id: TransferId) -> Registration | None:
-        current = self._current.get(transfer_id)
-        if current is None:
-            return None
-        reg = self.registrations.get(AttemptKey(transfer_id, current))
+    def _waiting(self, key: AttemptKey) -> Registration | None:
+        """The attempt that asked; another one may be current by now, with other blocks."""
+        reg = self.registrations.get(key)
         if reg is None or reg.state is not RequestState.WAITING or not reg.resolving:
             return None
         return reg
 
     def unresolvable(self, event: Unresolvable) -> None:
-        reg = self._waiting(event.transfer_id)
+        reg = self._waiting(AttemptKey(event.transfer_id, event.attempt))
         if reg is not None:
             self._fire_request(reg, RequestEvent.FAIL, event.reason, event.detail)
 
     def resolved(self, event: Resolved) -> None:
-        reg = self._waiting(event.transfer_id)
+        reg = self._waiting(AttemptKey(event.transfer_id, event.attempt))
         if reg is None:
             return
         reg.resolving = False
@@ -292,7 +300,9 @@ class Consumer:
             case WriterState.QUARANTINED:
                 if self.ctx.link_to(edge.key, dialled=True) is None:
                     self.ctx.dial(edge.key)
-                self._fire_writer(reg, edge, WriterEvent.RETRY, Reason.NONE)
+                self._fire_writer(reg, edge, WriterEvent.RETRY, Reason.PEER_LOST)
+                if edge.link in self.ctx.links:
+                    self._send_cancel(reg, edge)
             case WriterState.DIALLING | WriterState.FENCING | WriterState.QUIET:
                 pass
             case _:
@@ -346,7 +356,8 @@ class Consumer:
                         self.ctx.drop_link(edge.link, reason)
                 case WriterAction.FENCE:
                     assert edge.peer is not None
-                    self.ctx.request_fence(edge.peer, reason)
+                    again = event is WriterEvent.RETRY
+                    self.ctx.request_fence(edge.peer, reason, again=again)
                 case WriterAction.FAIL_REQUEST:
                     self._fire_request(reg, RequestEvent.FAIL, reason, detail)
                 case WriterAction.ARM_RETRY:
@@ -427,6 +438,10 @@ class Consumer:
             return
         if self.registrations.pop(reg.key, None) is None:
             return
+        others = self._by_transfer[reg.key.transfer_id]
+        others.remove(reg)
+        if not others:
+            del self._by_transfer[reg.key.transfer_id]
         if self._current.get(reg.key.transfer_id) == reg.key.attempt:
             del self._current[reg.key.transfer_id]
         self.ctx.trace(reg.key, "let go")
@@ -436,7 +451,7 @@ class Consumer:
     # --- views ---
 
     def _of_transfer(self, transfer_id: TransferId) -> list[Registration]:
-        return [r for r in self.registrations.values() if r.key.transfer_id == transfer_id]
+        return list(self._by_transfer.get(transfer_id, ()))
 
     def _edges(self, wanted: Callable[[Edge], bool]) -> Iterator[tuple[Registration, Edge]]:
         for reg in list(self.registrations.values()):

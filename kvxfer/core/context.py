@@ -96,10 +96,14 @@ class Context:
         link_id = self._by_peer.get((key, dialled))
         return self.links[link_id] if link_id is not None else None
 
-    def request_fence(self, peer: Peer, reason: Reason) -> None:
-        """Ask for a fence once per peer; links to that life of the peer end before it."""
-        for link in [k for k in self.links.values() if k.peer == peer]:
-            self.drop_link(link.id, reason)
+    def request_fence(self, peer: Peer, reason: Reason, *, again: bool = False) -> None:
+        """Ask for a fence once per peer; links to that life of the peer end before it.
+
+        `again`: a retry is about links that have ended; one that is up now carried none of it.
+        """
+        if not again:
+            for link in [k for k in self.links.values() if k.peer == peer]:
+                self.drop_link(link.id, reason)
         if peer not in self.fences:
             self.fences.add(peer)
             self.emit(Fence(peer=peer))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import attrs
 
-from kvxfer.core.ids import OpId, Part, Peer, PeerKey, Reason, TransferId
+from kvxfer.core.ids import Attempt, OpId, Part, Peer, PeerKey, Reason, TransferId
 from kvxfer.core.messages import BlockRuns
 
 
@@ -55,6 +55,7 @@ class Resolved:
     """All links are up and the driver has worked out the parts from the descriptors."""
 
     transfer_id: TransferId
+    attempt: Attempt
     edges: tuple[EdgePlan, ...]
 
 
@@ -63,6 +64,7 @@ class Unresolvable:
     """The driver found that the transfer cannot be granted."""
 
     transfer_id: TransferId
+    attempt: Attempt
     reason: Reason
     detail: str
 
@@ -84,6 +86,7 @@ class Expect:
     """A prefill for this transfer runs here."""
 
     transfer_id: TransferId
+    tag: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -99,10 +102,11 @@ class Offer:
 
 @attrs.frozen(kw_only=True)
 class Withdraw:
-    """The engine takes the transfer back."""
+    """The engine takes the transfer back; where a tag is given, only if it holds it."""
 
     transfer_id: TransferId
     reason: Reason
+    tag: str = ""
 
 
 # --- transport ---

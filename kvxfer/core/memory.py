@@ -10,15 +10,14 @@ from __future__ import annotations
 import attrs
 
 from kvxfer.core.context import Context
-from kvxfer.core.ids import Attempt, AttemptKey, Incarnation, Peer, PeerKey, Reason, TransferId
+from kvxfer.core.ids import Attempt, AttemptKey, Peer, Reason, TransferId
 from kvxfer.core.tombstones import Tombstones
 
 
 @attrs.frozen
 class Seen:
-    """The newest attempt of one consumer rank that this producer knows of."""
+    """The newest attempt of one life of a consumer rank that this producer knows of."""
 
-    incarnation: Incarnation
     attempt: Attempt
     served: bool = False
 
@@ -31,7 +30,7 @@ class AttemptMemory:
     unproven: dict[Peer, set[AttemptKey]] = attrs.field(factory=dict)
     """Attempts with an operation that failed unproven. Each cost the peer its link, so
     there are few; they are kept for the life of the peer."""
-    _seen: Tombstones[tuple[PeerKey, TransferId], Seen] = attrs.field(init=False)
+    _seen: Tombstones[tuple[Peer, TransferId], Seen] = attrs.field(init=False)
     _ended: Tombstones[TransferId, Reason] = attrs.field(init=False)
     _unwanted: Tombstones[TransferId, Reason] = attrs.field(init=False)
 
@@ -56,15 +55,13 @@ class AttemptMemory:
 
     def seen(self, peer: Peer, transfer_id: TransferId) -> Seen | None:
         """The newest attempt of this life of the peer; another life starts anew (I1)."""
-        seen = self._seen.get((peer.key, transfer_id), self.ctx.now_ms)
-        return seen if seen is not None and seen.incarnation == peer.incarnation else None
+        return self._seen.get((peer, transfer_id), self.ctx.now_ms)
 
     def note(self, peer: Peer, key: AttemptKey, *, served: bool = False) -> None:
         known = self.seen(peer, key.transfer_id)
         if known is not None and known.attempt > key.attempt:
             return
-        seen = Seen(peer.incarnation, key.attempt, served)
-        self._seen.put((peer.key, key.transfer_id), seen, self.ctx.now_ms)
+        self._seen.put((peer, key.transfer_id), Seen(key.attempt, served), self.ctx.now_ms)
 
     def ended(self, transfer_id: TransferId) -> Reason | None:
         """Why the latest source of this transfer ended, if there was one."""

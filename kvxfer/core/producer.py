@@ -20,6 +20,7 @@ from kvxfer.core.ids import (
     AttemptKey,
     OpId,
     Part,
+    Peer,
     PeerKey,
     Reason,
     TransferId,
@@ -58,7 +59,7 @@ class Producer:
 
     ctx: Context
     sources: dict[TransferId, Source] = attrs.field(factory=dict)
-    sends: dict[tuple[PeerKey, AttemptKey], Send] = attrs.field(factory=dict)
+    sends: dict[tuple[Peer, AttemptKey], Send] = attrs.field(factory=dict)
     ops: dict[OpId, Op] = attrs.field(factory=dict)
     _by_transfer: dict[TransferId, list[Send]] = attrs.field(factory=dict)
     _last_op: int = 0
@@ -74,7 +75,7 @@ class Producer:
             self.ctx.counters["refused"] += 1
             return
         if len(self.sources) < self.ctx.limits.transfers_max:
-            self._begin(event.transfer_id)
+            self._begin(event.transfer_id).tag = event.tag
 
     def _begin(self, transfer_id: TransferId) -> Source:
         """A source in its first state, or in the second where its consumer has left already."""
@@ -110,7 +111,11 @@ class Producer:
     def withdraw(self, event: Withdraw) -> None:
         source = self.sources.get(event.transfer_id)
         if source is not None:
-            self._fire_source(source, SourceEvent.WITHDRAW, event.reason)
+            if event.tag in ("", source.tag):
+                self._fire_source(source, SourceEvent.WITHDRAW, event.reason)
+            else:
+                # A second request under a name in use was aborted: not the one that holds it.
+                self.ctx.counters["refused"] += 1
             return
         # The prefill was aborted before anybody announced it: whoever waits is told.
         self.memory.take_unwanted(event.transfer_id)
@@ -127,9 +132,7 @@ class Producer:
     # --- from the consumer ---
 
     def message(self, link: Link, message: ProducerMessage) -> None:
-        send = self.sends.get((link.peer.key, message.header.key))
-        if send is not None and send.peer != link.peer:
-            send = None
+        send = self.sends.get((link.peer, message.header.key))
         match message:
             case Grant():
                 self._grant(link, message, send)
@@ -158,7 +161,7 @@ class Producer:
                 older.superseded = True
                 self._fire_send(older, SendEvent.CANCEL, Reason.STALE_ATTEMPT)
         send = Send(key=grant.header.key, link=link, grant=grant)
-        self.sends[link.peer.key, send.key] = send
+        self.sends[link.peer, send.key] = send
         self._by_transfer.setdefault(send.key.transfer_id, []).append(send)
         self.ctx.trace(send.key, "grant parked")
         self.ctx.send(link.id, GrantAck(header=self._reply(grant.header)))
@@ -228,7 +231,7 @@ class Producer:
         for send in [s for s in self.sends.values() if s.link is link]:
             self._fire_send(send, SendEvent.LINK_LOST, reason)
 
-    def grant_lease_over(self, peer: PeerKey, key: AttemptKey) -> None:
+    def grant_lease_over(self, peer: Peer, key: AttemptKey) -> None:
         send = self.sends.get((peer, key))
         if send is not None:
             self._fire_send(send, SendEvent.LEASE_EXPIRED, Reason.GRANT_EXPIRED)
@@ -243,7 +246,7 @@ class Producer:
         lease_ms = min(lease_ms, self.ctx.timings.grant_lease_ms)
         send.lease_until_ms = max(send.lease_until_ms, self.ctx.now_ms + lease_ms)
         if send.state in (SendState.PARKED, SendState.SENDING):
-            self.ctx.timers.set(GrantTimer(send.peer.key, send.key), send.lease_until_ms)
+            self.ctx.timers.set(GrantTimer(send.peer, send.key), send.lease_until_ms)
 
     # --- posting ---
 
@@ -324,6 +327,10 @@ class Producer:
         if reason is not Reason.NONE:
             self.ctx.counters["pairs_refused"] += 1
             self._fire_send(send, SendEvent.REFUSE, reason)
+            if send.peer.key in source.came:
+                # It came before for what is offered here, and now wants something else: with
+                # the lease over, nothing but this would ever end the source.
+                self._fire_source(source, SourceEvent.CONSUMER_ENDED, reason)
             return
         if source.consumers is None:
             engine_id = send.peer.key.engine_id
@@ -402,8 +409,8 @@ class Producer:
                     assert_never(action)
 
     def _end_send(self, send: Send) -> None:
-        self.ctx.timers.clear(GrantTimer(send.peer.key, send.key))
-        del self.sends[send.peer.key, send.key]
+        self.ctx.timers.clear(GrantTimer(send.peer, send.key))
+        del self.sends[send.peer, send.key]
         others = self._by_transfer[send.key.transfer_id]
         others.remove(send)
         if not others:
@@ -440,7 +447,7 @@ class Producer:
         if send.ops:
             # An operation that never ends must not hold the source for ever: fence it.
             deadline_ms = self.ctx.now_ms + self.ctx.timings.grant_lease_ms
-            self.ctx.timers.set(GrantTimer(send.peer.key, send.key), deadline_ms)
+            self.ctx.timers.set(GrantTimer(send.peer, send.key), deadline_ms)
         else:
             self._fire_send(send, SendEvent.DRAINED, send.reason)
 

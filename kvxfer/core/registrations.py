@@ -30,7 +30,7 @@ class Edge:
         return all(s not in (PartState.EXPECTED, PartState.UNQUIET) for s in self.parts.values())
 
 
-@attrs.define(kw_only=True)
+@attrs.define(kw_only=True, eq=False)
 class Registration:
     """One attempt of one transfer."""
 

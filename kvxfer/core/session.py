@@ -123,6 +123,12 @@ class Session:
             self._transfer_message(up, message)
         self._drain_lost()
 
+    def drop(self, link: LinkId, reason: Reason, now_ms: int) -> None:
+        """The transport cannot use this link any more; the peer dials again."""
+        self.ctx.now_ms = now_ms
+        self.ctx.drop_link(link, reason)
+        self._drain_lost()
+
     def fault(self, link: LinkId, detail: str, now_ms: int) -> None:
         """The peer sent something that cannot be understood: end the link, nothing else."""
         self.ctx.now_ms = now_ms

@@ -11,7 +11,7 @@ import heapq
 
 import attrs
 
-from kvxfer.core.ids import AttemptKey, LinkId, PeerKey, TransferId
+from kvxfer.core.ids import AttemptKey, LinkId, Peer, PeerKey, TransferId
 
 
 @attrs.frozen
@@ -40,7 +40,7 @@ class EdgeTimer:
 class GrantTimer:
     """Producer: a grant must have been renewed, or its operations must have ended."""
 
-    peer: PeerKey
+    peer: Peer
     key: AttemptKey
 
 

@@ -79,9 +79,9 @@ class Agent:
 
     # --- producer ---
 
-    def expect(self, transfer_id: TransferId) -> None:
+    def expect(self, transfer_id: TransferId, *, tag: str = "") -> None:
         """A prefill for this transfer starts here."""
-        self._put(Expect(transfer_id=transfer_id))
+        self._put(Expect(transfer_id=transfer_id, tag=tag))
 
     def offer(
         self,
@@ -105,9 +105,18 @@ class Agent:
             )
         )
 
-    def withdraw(self, transfer_id: TransferId, reason: Reason = Reason.PRODUCER_ABORTED) -> None:
-        """The request was aborted; ends in Unsent where it was offered before."""
-        self._put(Withdraw(transfer_id=transfer_id, reason=reason))
+    def withdraw(
+        self,
+        transfer_id: TransferId,
+        reason: Reason = Reason.PRODUCER_ABORTED,
+        *,
+        tag: str = "",
+    ) -> None:
+        """The request was aborted; ends in Unsent where it was offered before.
+
+        With the tag of `expect` or `offer`, a duplicate's abort leaves the holder alone.
+        """
+        self._put(Withdraw(transfer_id=transfer_id, reason=reason, tag=tag))
 
     # --- consumer ---
 

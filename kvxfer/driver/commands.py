@@ -63,6 +63,7 @@ class Expect:
     """Producer: a prefill for this transfer has started here; optional, sharpens cancels."""
 
     transfer_id: TransferId
+    tag: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -82,6 +83,7 @@ class Withdraw:
     """Producer: the request was aborted. Ends in Unsent where it was offered before."""
 
     transfer_id: TransferId
+    tag: str = ""
     reason: Reason = Reason.PRODUCER_ABORTED
 
 

@@ -75,11 +75,13 @@ class Desk:
                     transfer_id=command.transfer_id, reason=command.reason, tag=command.tag
                 )
             case cmd.Expect():
-                return ev.Expect(transfer_id=command.transfer_id)
+                return ev.Expect(transfer_id=command.transfer_id, tag=command.tag)
             case cmd.Offer():
                 return self._offer(command)
             case cmd.Withdraw():
-                return ev.Withdraw(transfer_id=command.transfer_id, reason=command.reason)
+                return ev.Withdraw(
+                    transfer_id=command.transfer_id, reason=command.reason, tag=command.tag
+                )
             case _:
                 assert_never(command)
 

@@ -23,6 +23,7 @@ from kvxfer.driver.pump import Pump, Turn
 from kvxfer.driver.results import Result
 
 READ_BYTES = 1 << 16
+ACCEPT_PAUSE_S = 0.1
 POLL_MIN_S = 50e-6
 POLL_MAX_S = 2e-3
 """While the transport has to be polled the loop sleeps between these bounds, doubling."""
@@ -138,7 +139,13 @@ class Loop:
 
     async def _accept(self, listener: trio.SocketListener) -> None:
         while True:
-            stream = await listener.accept()
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                # Out of descriptors, or the caller has left: nobody else may suffer for it.
+                self.pump.config.logger.warning("a connection could not be accepted: %s", error)
+                await trio.sleep(ACCEPT_PAUSE_S)
+                continue
             if len(self._links) >= self.pump.config.limits.links_max:
                 await stream.aclose()
                 continue
@@ -148,7 +155,8 @@ class Loop:
         try:
             with trio.fail_after(self.pump.config.timings.handshake_ms / 1e3):
                 stream = await trio.open_tcp_stream(host, port)
-        except (OSError, trio.TooSlowError) as error:
+        except (OSError, ValueError, trio.TooSlowError) as error:
+            # ValueError: a name that cannot be a host name, by IDNA's rules or ours.
             detail = f"{host}:{port}: {error or 'no answer'}"
             self.pump.dial_failed(peer, detail, clock_ms())
             self.wake()

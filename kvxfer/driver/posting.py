@@ -16,11 +16,11 @@ import attrs
 
 from kvxfer.core.effects import Post
 from kvxfer.core.events import OpEnded, OpNotPosted
-from kvxfer.core.ids import OpId, Reason
+from kvxfer.core.ids import LinkId, OpId, Reason
 from kvxfer.driver.peers import RemotePeer
 from kvxfer.layout.plan import Plan
 from kvxfer.limits import Limits
-from kvxfer.status import Status, is_never_posted
+from kvxfer.status import Status, is_never_posted, is_peer_error
 from kvxfer.transport.ops import TransportOps
 
 OpEvent = OpEnded | OpNotPosted
@@ -64,6 +64,8 @@ class Poster:
     active: dict[OpId, Active] = attrs.field(factory=dict)
     descriptors_posted: int = 0
     bytes_posted: int = 0
+    failed_links: set[LinkId] = attrs.field(factory=set)
+    """Links whose transport peer is beyond use: both sides have to make a new one."""
     _queues: dict[int, deque[Active]] = attrs.field(factory=dict)
     _requests: dict[int, Active] = attrs.field(factory=dict)
 
@@ -146,6 +148,8 @@ class Poster:
         )
         if status == Status.NO_RESOURCE:
             return []
+        if is_peer_error(status):
+            self.failed_links.add(active.remote.link)
         if status < 0:
             active.failure = Reason.TRANSPORT_FAILED
             active.quiet = active.quiet and is_never_posted(status)

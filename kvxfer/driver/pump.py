@@ -140,7 +140,10 @@ class Pump:
     def submit(self, command: cmd.Command, now_ms: float) -> None:
         """Take one command. A bad one ends that transfer with a reason."""
         self._now_ms = now_ms
+        # The book and the core agree only while nothing that was asked waits to be carried out.
+        self._carry_out()
         self.session.handle(self.desk.event_of(command, now_ms), int(now_ms))
+        self._carry_out()
 
     # --- from the network ---
 
@@ -207,6 +210,9 @@ class Pump:
         for event in self.poster.turn(now_ms):
             moved = True
             self._op_event(event)
+        while self.poster.failed_links:
+            link = self.poster.failed_links.pop()
+            self.session.drop(link, Reason.TRANSPORT_FAILED, int(now_ms))
         self._carry_out()
         self.peers.sweep(self.session.needs_fence)
         turn, self._turn = self._turn, Turn()
@@ -308,10 +314,13 @@ class Pump:
             edges = edge_plans(self.config.shard, remotes, command) if whole else ()
         except KvxferError as error:
             event: ev.Unresolvable | ev.Resolved = ev.Unresolvable(
-                transfer_id=effect.transfer_id, reason=Reason.OUT_OF_BOUNDS, detail=str(error)
+                transfer_id=effect.transfer_id,
+                attempt=effect.attempt,
+                reason=Reason.OUT_OF_BOUNDS,
+                detail=str(error),
             )
         else:
-            event = ev.Resolved(transfer_id=effect.transfer_id, edges=edges)
+            event = ev.Resolved(transfer_id=effect.transfer_id, attempt=effect.attempt, edges=edges)
             if wanted is not None:
                 wanted.bytes_wanted = wanted_bytes(self.config.shard, wanted.command)
         self.session.handle(event, int(self._now_ms))

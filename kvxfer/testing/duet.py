@@ -328,7 +328,9 @@ class Duet:
             case fx.Resolve():
                 parts = () if effect.silent else self.parts()
                 plan = ev.EdgePlan(peer=P_KEY, parts=parts, tables=())
-                event = ev.Resolved(transfer_id=effect.transfer_id, edges=(plan,))
+                event = ev.Resolved(
+                    transfer_id=effect.transfer_id, attempt=effect.attempt, edges=(plan,)
+                )
                 self.consumer.handle(event, self.now_ms)
             case fx.Fence():
                 self.fences.append(effect.peer)

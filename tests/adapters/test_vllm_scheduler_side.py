@@ -210,7 +210,7 @@ def test_a_leg_of_the_wrong_role_is_not_served(role: Role, params: dict[str, Any
 def test_a_prefill_is_offered(status: Status) -> None:
     scheduler, req = side(), request(PRODUCE)
     scheduler.on_new_request(req)
-    assert orders(scheduler) == [Expect(transfer_id="r:cmpl-x-0")]
+    assert orders(scheduler) == [Expect(request_id="cmpl-x-0-0badcafe", transfer_id="r:cmpl-x-0")]
     req.status, req.num_computed_tokens = status, 41
     delay, answer = scheduler.request_finished(req, ([3, 1, 2, 9],))
     assert delay
@@ -264,7 +264,7 @@ def test_a_prefill_without_a_result_is_withdrawn(
     req.status, req.num_computed_tokens = status, computed
     assert scheduler.request_finished(req, (blocks,)) == (False, None)
     assert scheduler.has_orders()
-    assert orders(scheduler) == [Abort(transfer_id="r:cmpl-x-0")]
+    assert orders(scheduler) == [Abort(request_id="cmpl-x-0-0badcafe", transfer_id="r:cmpl-x-0")]
 
 
 def test_a_prefill_that_stopped_short_offers_what_it_has() -> None:

@@ -65,11 +65,11 @@ class StandInAgent:
     def cancel(self, transfer_id: TransferId, tag: str) -> None:
         self.calls.append(("cancel", {"transfer_id": transfer_id, "tag": tag}))
 
-    def expect(self, transfer_id: TransferId) -> None:
-        self.calls.append(("expect", {"transfer_id": transfer_id}))
+    def expect(self, transfer_id: TransferId, *, tag: str) -> None:
+        self.calls.append(("expect", {"transfer_id": transfer_id, "tag": tag}))
 
-    def withdraw(self, transfer_id: TransferId) -> None:
-        self.calls.append(("withdraw", {"transfer_id": transfer_id}))
+    def withdraw(self, transfer_id: TransferId, *, tag: str) -> None:
+        self.calls.append(("withdraw", {"transfer_id": transfer_id, "tag": tag}))
 
     def decline(self, transfer_id: TransferId, producers: tuple[ProducerAddress, ...]) -> None:
         self.calls.append(("decline", {"transfer_id": transfer_id, "producers": producers}))
@@ -217,13 +217,15 @@ def test_the_producers_orders() -> None:
     side.deliver(
         step(
             1,
-            Expect(transfer_id=T),
-            Abort(transfer_id=T),
+            Expect(request_id="q", transfer_id=T),
+            Abort(request_id="q", transfer_id=T),
             Send(request_id="p", offer=offer),
             Decline(transfer_id=T, producers=PRODUCERS),
         )
     )
     assert [name for name, _ in agent.calls] == ["expect", "withdraw", "offer", "decline"]
+    # An abort names its own request: a duplicate's must not end another one's offer.
+    assert [given.get("tag") for _, given in agent.calls[:2]] == ["q", "q"]
     assert agent.calls[2][1]["token_count"] == 20
     assert agent.calls[2][1]["tag"] == "p"
     agent.results = [Unsent(transfer_id=T, tag="p", reason=Reason.OFFER_EXPIRED)]

@@ -26,7 +26,7 @@ from kvxfer.layout.geometry import (
 from kvxfer.limits import Limits, Timings
 from kvxfer.status import Status
 from kvxfer.testing.engines import Pool, ToyConsumer, ToyProducer
-from kvxfer.testing.world import Node, World
+from kvxfer.testing.world import Node, World, table
 from kvxfer.transport.faults import Drop, Duplicate, Fail, Hold, Refuse
 
 TOKENS, SLOT_BYTES, BLOCKS = 4, 16, 48
@@ -196,6 +196,61 @@ def test_killed_producer_ends_the_request_and_the_next_one_serves() -> None:
     b.world.run(b.quiet)
     assert "d2" in b.consumer.landed
     b.world.faults.release_all()
+    b.assert_empty()
+    b.world.close()
+
+
+def test_a_peer_that_the_transport_gives_up_is_made_anew() -> None:
+    """[I-06, I-08] The pair is not lost for good: both sides drop the link and connect again."""
+    b = bench(5)
+    b.world.faults.add(Refuse(status=Status.PEER_FAILED))
+    leg_d(b, 1)
+    leg_p(b, 1)
+    b.world.run(b.quiet)
+    assert "d1" in b.consumer.lost
+    b.world.run(lambda: b.consumer.node.pump.counters()["links"] == 0)
+    leg_d(b, 2)
+    leg_p(b, 2)
+    b.world.run(b.quiet)
+    assert "d2" in b.consumer.landed
+    b.assert_empty()
+    b.world.close()
+
+
+def test_cancel_and_register_again_in_one_breath() -> None:
+    """The second registration is granted its own blocks, not those of the first."""
+    b = bench(6)
+    leg_d(b, 0)
+    leg_p(b, 0)
+    b.world.run(b.quiet)
+    node, tid = b.consumer.node, TransferId("t1")
+    (address,) = (cmd.ProducerAddress(engine_id="P", rank=0, host="P", port=1),)
+    first, second = b.consumer.pool.take(b.world, 1), b.consumer.pool.take(b.world, 1)
+    assert first is not None
+    assert second is not None
+    for number in (*first, *second):
+        del b.consumer.watched[number]
+
+    def register(tag: str, blocks: list[int]) -> cmd.Register:
+        b.consumer.held[tag] = (1, blocks)
+        return cmd.Register(
+            transfer_id=tid,
+            producers=(address,),
+            tables=table(blocks),
+            token_start=0,
+            token_stop=TOKENS,
+            tag=tag,
+        )
+
+    now_ms = b.world.now_ms
+    node.pump.submit(register("a", first), now_ms)
+    node.pump.submit(cmd.Cancel(transfer_id=tid, tag="a"), now_ms)
+    node.pump.submit(register("b", second), now_ms)
+    # P's prefill ends later: an offer that met the first grant would end with its cancel.
+    b.world.later(100, lambda: leg_p(b, 1, blocks=1))
+    b.world.run(b.quiet)
+    assert "b" in b.consumer.landed
+    assert b.consumer.lost == {"a": Reason.CANCELLED_BY_CONSUMER}
     b.assert_empty()
     b.world.close()
 

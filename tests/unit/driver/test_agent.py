@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
+from collections import deque
+from types import SimpleNamespace
 
 import attrs
 import numpy as np
 import pytest
+import trio
 from driver_rig import (
     TOKENS,
     Side,
@@ -34,6 +38,7 @@ from kvxfer.driver import (
     TransferId,
     Unsent,
 )
+from kvxfer.driver.loop import Loop
 from kvxfer.errors import BadValue, LocalFault
 from kvxfer.transport.caps import Caps
 from kvxfer.transport.hooks import without
@@ -117,6 +122,50 @@ def test_nobody_listens(pair: Pair) -> None:
     assert lost.reason is Reason.UNREACHABLE
     assert str(port) in lost.detail
     assert isinstance(let_go, LetGo)
+
+
+@pytest.mark.parametrize("host", ["a..b", ".", "x" * 64 + ".org", "no such host", ""])
+def test_a_name_that_is_no_host_loses_one_transfer(pair: Pair, host: str) -> None:
+    """[M2] A router's parameters come from a client."""
+    p, d = pair
+    nowhere = (ProducerAddress(engine_id="P", rank=0, host=host, port=1),)
+    register(d, p, "t", 1, producers=nowhere)
+    lost, let_go = d.collect(2)
+    assert lost.reason is Reason.UNREACHABLE
+    assert isinstance(let_go, LetGo)
+    register(d, p, "u", 1)
+    offer(p, "u", 2)
+    assert isinstance(d.collect(2)[0], Landed)
+
+
+def test_a_process_without_descriptors_goes_on_accepting() -> None:
+    """[M2] EMFILE at accept ends nothing."""
+    calls = []
+
+    class Listener:
+        async def accept(self) -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                raise OSError(errno.EMFILE, "Too many open files")
+            await trio.sleep_forever()
+
+    async def run() -> None:
+        loop = Loop(
+            pump=SimpleNamespace(config=config("D", Role.CONSUMER, new_memory())),
+            listeners=[],
+            mailbox=deque(),
+            deliver=print,
+            publish=print,
+        )
+        with trio.move_on_after(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(loop._accept, Listener())
+                while len(calls) < 2:
+                    await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
+
+    trio.run(run)
+    assert len(calls) == 2
 
 
 def test_wrong_engine_at_the_address(pair: Pair) -> None:
