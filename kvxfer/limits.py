@@ -22,7 +22,8 @@ class Limits:
     blocks_per_grant_max: int = 1 << 20
     groups_max: int = 64
     layers_max: int = 4096
-    parts_per_edge_max: int = 4096
+    parts_per_edge_max: int = 64
+    """This version has one part per cache group on an edge."""
     ranks_per_engine_max: int = 4096
     blob_bytes_max: int = 1 << 20
 

@@ -123,5 +123,8 @@ def _text(params: Mapping[Any, Any], field: str) -> str:
 
 
 def _show(value: object) -> str:
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except (ValueError, RecursionError):
+        text = f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= 60 else text[:57] + "..."

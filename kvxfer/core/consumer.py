@@ -80,10 +80,16 @@ class Consumer:
     # --- from the engine ---
 
     def register(self, event: Register) -> None:
+        if self.ctx.closing:
+            self._refuse(event, Reason.SHUTDOWN)
+            return
         current = self._current.get(event.transfer_id)
         if current is not None:
             live = self.registrations.get(AttemptKey(event.transfer_id, current))
-            if live is not None and live.state is RequestState.WAITING:
+            if live is not None and live.silent:
+                # 'Nothing is needed' is overtaken by somebody who needs it.
+                self._fire_request(live, RequestEvent.CANCEL, Reason.STALE_ATTEMPT)
+            elif live is not None and live.state is RequestState.WAITING:
                 self._refuse(event, Reason.ALREADY_IN_USE)
                 return
         if not event.silent and self.holds(event.transfer_id, event.tag):
@@ -126,8 +132,23 @@ class Consumer:
 
     def cancel(self, event: CancelRegistration) -> None:
         for reg in self._of_transfer(event.transfer_id):
-            if reg.tag == event.tag and not reg.silent:
-                self._fire_request(reg, RequestEvent.CANCEL, event.reason)
+            if reg.tag != event.tag or reg.silent or reg.state is not RequestState.WAITING:
+                continue
+            unheard = any(e.state is WriterState.DIALLING for e in reg.edges.values())
+            self._fire_request(reg, RequestEvent.CANCEL, event.reason)
+            if unheard:
+                # No grant has left, so no CANCEL does either; the producers hold their offer
+                # for somebody who will not come (L-05).
+                self.register(self._decline(reg))
+
+    def _decline(self, reg: Registration) -> Register:
+        return Register(
+            transfer_id=reg.key.transfer_id,
+            producers=tuple(reg.edges),
+            digest=b"",
+            deadline_ms=self.ctx.timings.handshake_ms,
+            silent=True,
+        )
 
     def cancel_all(self, reason: Reason) -> None:
         for reg in list(self.registrations.values()):
@@ -149,8 +170,9 @@ class Consumer:
             if edge.link == link.id:
                 self._fire_writer(reg, edge, WriterEvent.LINK_LOST, reason)
             elif edge.state is WriterState.DIALLING and link.dialled:
-                # Nothing was granted over it yet: ask for a new one, up to the deadline.
-                self.ctx.dial(edge.key)
+                # Nothing was granted over it yet: ask for a new one, up to the deadline, but not
+                # at the speed at which a peer can lose links.
+                self._arm(reg, edge, self.ctx.timings.fence_retry_ms)
 
     def unreachable(self, event: Unreachable) -> None:
         self.ctx.dialling.discard(event.peer)
@@ -205,6 +227,10 @@ class Consumer:
             # A link died between Resolve and its answer: it is dialled again, as at the start.
             for key in links:
                 self.ctx.dial(key)
+            return
+        if not event.edges:
+            # Nobody writes anything: never to be taken for a transfer that has landed (C3).
+            self._fire_request(reg, RequestEvent.FAIL, Reason.LAYOUT_REFUSED, "no edge at all")
             return
         reg.resolved = True
         plans = {plan.peer: plan for plan in event.edges}
@@ -303,7 +329,9 @@ class Consumer:
                 self._fire_writer(reg, edge, WriterEvent.RETRY, Reason.PEER_LOST)
                 if edge.link in self.ctx.links:
                     self._send_cancel(reg, edge)
-            case WriterState.DIALLING | WriterState.FENCING | WriterState.QUIET:
+            case WriterState.DIALLING:
+                self.ctx.dial(edge.key)
+            case WriterState.FENCING | WriterState.QUIET:
                 pass
             case _:
                 assert_never(edge.state)

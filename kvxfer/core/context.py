@@ -38,6 +38,8 @@ class Context:
     timings: Timings
     check_digest: bool
     now_ms: int = 0
+    closing: bool = False
+    """Shutting down: what is asked from now on is refused (P1)."""
     out: list[Effect] = attrs.field(factory=list)
     timers: Timers = attrs.field(factory=Timers)
     counters: Counter[str] = attrs.field(factory=Counter)
@@ -65,6 +67,10 @@ class Context:
             sender=self.incarnation,
             receiver=peer.incarnation,
         )
+
+    def reply(self, header: Header) -> Header:
+        """The header of an answer."""
+        return attrs.evolve(header, sender=self.incarnation, receiver=header.sender)
 
     def add_link(self, link: Link) -> None:
         """Take a link in. What stood in its place has been dropped before."""

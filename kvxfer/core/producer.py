@@ -33,7 +33,6 @@ from kvxfer.core.messages import (
     Gone,
     Grant,
     GrantAck,
-    Header,
     NeverPosted,
     Renew,
 )
@@ -71,6 +70,8 @@ class Producer:
     # --- from the engine ---
 
     def expect(self, event: Expect) -> None:
+        if self.ctx.closing:
+            return
         if event.transfer_id in self.sources:
             self.ctx.counters["refused"] += 1
             return
@@ -87,6 +88,9 @@ class Producer:
         return source
 
     def offer(self, event: Offer) -> None:
+        if self.ctx.closing:
+            self._refuse(event, Reason.SHUTDOWN)
+            return
         source = self.sources.get(event.transfer_id)
         if source is None:
             if len(self.sources) >= self.ctx.limits.transfers_max:
@@ -145,14 +149,14 @@ class Producer:
 
     def _grant(self, link: Link, grant: Grant, live: Send | None) -> None:
         if live is not None:
-            self.ctx.send(link.id, GrantAck(header=self._reply(grant.header)))
+            self.ctx.send(link.id, GrantAck(header=self.ctx.reply(grant.header)))
             return
         reason = self._refusal(link, grant)
         if reason is not Reason.NONE:
             self.ctx.counters["grants_refused"] += 1
             # GONE says that nothing is in flight: not of an attempt that is unproven.
             if self.memory.vouches(link.peer, grant.header.key):
-                self.ctx.send(link.id, Gone(header=self._reply(grant.header), reason=reason))
+                self.ctx.send(link.id, Gone(header=self.ctx.reply(grant.header), reason=reason))
             return
         self.memory.note(link.peer, grant.header.key)
         self.memory.take_unwanted(grant.header.transfer_id)
@@ -164,7 +168,7 @@ class Producer:
         self.sends[link.peer, send.key] = send
         self._by_transfer.setdefault(send.key.transfer_id, []).append(send)
         self.ctx.trace(send.key, "grant parked")
-        self.ctx.send(link.id, GrantAck(header=self._reply(grant.header)))
+        self.ctx.send(link.id, GrantAck(header=self.ctx.reply(grant.header)))
         self._extend(send, grant.lease_ms)
         source = self.sources.get(send.key.transfer_id)
         if source is not None:
@@ -173,6 +177,8 @@ class Producer:
 
     def _refusal(self, link: Link, grant: Grant) -> Reason:
         """Why a new grant cannot be taken, or NONE."""
+        if self.ctx.closing:
+            return Reason.SHUTDOWN
         tid = grant.header.transfer_id
         seen = self.memory.seen(link.peer, tid)
         if seen is not None and grant.header.attempt <= seen.attempt:
@@ -193,7 +199,7 @@ class Producer:
         return Reason.NONE
 
     def _renew(self, link: Link, renew: Renew, send: Send | None) -> None:
-        header = self._reply(renew.header)
+        header = self.ctx.reply(renew.header)
         if send is not None:
             self._extend(send, renew.lease_ms)
             self.ctx.send(link.id, GrantAck(header=header))
@@ -206,7 +212,7 @@ class Producer:
             self.ctx.send(link.id, Gone(header=header, reason=Reason.UNKNOWN_TRANSFER))
 
     def _cancel(self, link: Link, cancel: Cancel, send: Send | None) -> None:
-        header = self._reply(cancel.header)
+        header = self.ctx.reply(cancel.header)
         if send is None:
             # Ended already, or it overtook its grant, which is then refused as stale.
             seen = self.memory.seen(link.peer, cancel.header.transfer_id)
@@ -323,7 +329,7 @@ class Producer:
     def _try_match(self, source: Source, send: Send) -> None:
         if source.state is not SourceState.OFFERED or send.state is not SendState.PARKED:
             return
-        reason = self._mismatch(source, send)
+        reason = source.mismatch(send, check_digest=self.ctx.check_digest)
         if reason is not Reason.NONE:
             self.ctx.counters["pairs_refused"] += 1
             self._fire_send(send, SendEvent.REFUSE, reason)
@@ -340,17 +346,6 @@ class Producer:
             self.ctx.timers.clear(OfferTimer(source.transfer_id))
         self.ctx.trace(send.key, "matched")
         self._fire_send(send, SendEvent.MATCH, Reason.NONE)
-
-    def _mismatch(self, source: Source, send: Send) -> Reason:
-        grant = send.grant
-        both = self.ctx.check_digest and grant.digest and source.digest
-        if both and grant.digest != source.digest:
-            return Reason.DIGEST_MISMATCH
-        if any(part.token_stop > source.token_count for part in grant.parts):
-            return Reason.TOKENS_MISSING
-        if source.consumers is not None and send.peer.key not in source.consumers:
-            return Reason.ALREADY_IN_USE
-        return Reason.NONE
 
     # --- machines ---
 
@@ -459,7 +454,9 @@ class Producer:
         if source is None:
             self.memory.note_unwanted(send.key.transfer_id, send.reason)
             return
-        if not send.served or (send.cancelled and send.grant.parts):
+        # What never met the offer, a declining grant among it, leaves nobody to wait for.
+        unmatched = source.consumers is None
+        if unmatched or not send.served or (send.cancelled and send.grant.parts):
             self._fire_source(source, SourceEvent.CONSUMER_ENDED, send.reason)
             return
         source.served.add(send.peer.key)
@@ -473,9 +470,6 @@ class Producer:
             self._fire_source(source, SourceEvent.IDLE, source.reason)
 
     # --- telling ---
-
-    def _reply(self, header: Header) -> Header:
-        return attrs.evolve(header, sender=self.ctx.incarnation, receiver=header.sender)
 
     def _tell_never_posted(self, send: Send, part: Part, reason: Reason) -> None:
         header = self.ctx.header(send.key, send.peer)

@@ -68,3 +68,15 @@ class Source:
     came: set[PeerKey] = attrs.field(factory=set)
     served: set[PeerKey] = attrs.field(factory=set)
     reason: Reason = Reason.NONE
+
+    def mismatch(self, send: Send, *, check_digest: bool) -> Reason:
+        """Why this source cannot serve that attempt, or NONE."""
+        grant = send.grant
+        both = check_digest and grant.digest and self.digest
+        if both and grant.digest != self.digest:
+            return Reason.DIGEST_MISMATCH
+        if any(part.token_stop > self.token_count for part in grant.parts):
+            return Reason.TOKENS_MISSING
+        if self.consumers is not None and send.peer.key not in self.consumers:
+            return Reason.ALREADY_IN_USE
+        return Reason.NONE

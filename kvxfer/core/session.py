@@ -288,8 +288,9 @@ class Session:
         return batch
 
     def shut_down(self, now_ms: int) -> None:
-        """Refuse nothing yet, end everything: cancel registrations, withdraw sources (P1)."""
+        """Refuse what comes, end what is there: cancel registrations, withdraw sources (P1)."""
         self.ctx.now_ms = now_ms
+        self.ctx.closing = True
         self.consumer.cancel_all(Reason.SHUTDOWN)
         self.producer.withdraw_all(Reason.SHUTDOWN)
         self._drain_lost()

@@ -24,6 +24,7 @@ from kvxfer.driver.results import Result
 
 READ_BYTES = 1 << 16
 ACCEPT_PAUSE_S = 0.1
+CLOSE_S = 1.0
 POLL_MIN_S = 50e-6
 POLL_MAX_S = 2e-3
 """While the transport has to be polled the loop sleeps between these bounds, doubling."""
@@ -224,5 +225,7 @@ class Loop:
         """Close once what was written before has left."""
         connection = self._links.get(link)
         if connection is not None:
+            # A peer that does not read must not keep the connection open.
+            connection.scope.deadline = trio.current_time() + CLOSE_S
             connection.closing = True
             connection.more.set()

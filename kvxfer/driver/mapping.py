@@ -118,9 +118,10 @@ def _granted_table(remote: RemotePeer, grant: Grant, group: int, limits: Limits)
             )
             table = BlockTable(group=group, first_token=runs.first_token, blocks=blocks)
             assert remote.shard is not None
-            spans = [p for p in grant.parts if p.group == group]
-            for part in spans:
-                check_table(remote.shard, table, part.token_start, part.token_stop)
+            # One check for all parts of the group: their tokens lie in one span of the table.
+            starts = [p.token_start for p in grant.parts if p.group == group]
+            stops = [p.token_stop for p in grant.parts if p.group == group]
+            check_table(remote.shard, table, min(starts), max(stops))
             return table
     raise RemoteFault("grant.tables", group, "a table for every group of a part")
 

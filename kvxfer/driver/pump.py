@@ -319,6 +319,14 @@ class Pump:
                 reason=Reason.OUT_OF_BOUNDS,
                 detail=str(error),
             )
+        except Exception as error:
+            self.config.logger.exception("transfer %s", effect.transfer_id)
+            event = ev.Unresolvable(
+                transfer_id=effect.transfer_id,
+                attempt=effect.attempt,
+                reason=Reason.LAYOUT_REFUSED,
+                detail=repr(error),
+            )
         else:
             event = ev.Resolved(transfer_id=effect.transfer_id, attempt=effect.attempt, edges=edges)
             if wanted is not None:

@@ -124,7 +124,12 @@ class Peer:
         try:
             handle = agent.prepare(operation, columns, notify)
         except Exception as error:  # noqa: BLE001 - mapped; nothing is posted yet
-            return self._refuse(status_of(error), text_of(error)), []
+            status = status_of(error)
+            if status == Status.REGION_BOUNDS:
+                # Both ends were checked above: nixl has forgotten the peer after a failure.
+                self._fail(text_of(error))
+                status = Status.PEER_FAILED
+            return self._refuse(status, text_of(error)), []
         self._open[request] = handle
         return Status.OK, self._start(agent, request, handle)
 

@@ -6,13 +6,15 @@ for the rig's words.
 
 from __future__ import annotations
 
+import attrs
+
 from kvxfer.core import effects as fx
 from kvxfer.core import events as ev
 from kvxfer.core.ids import Attempt, Incarnation, LinkId, Reason, Role, TransferId
-from kvxfer.core.messages import Bye, Describe, Grant, Header, Hello
+from kvxfer.core.messages import Bye, Describe, Grant, Header, Hello, Welcome
 from kvxfer.limits import Limits
 from kvxfer.testing.between import Cable
-from kvxfer.testing.duet import Duet
+from kvxfer.testing.duet import P_KEY, Duet
 
 LONG_MS = 10_000_000
 
@@ -72,14 +74,14 @@ def test_an_answer_goes_to_the_attempt_that_asked() -> None:
                 ),
                 0,
             )
-    asked = [e for e in consumer.poll() if isinstance(e, fx.Resolve)]
+    asked = [e for e in consumer.poll() if isinstance(e, fx.Resolve) and not e.silent]
     assert [a.tag for a in asked] == ["one", "two"]
     plan = ev.EdgePlan(peer=cable_peer(duet), parts=duet.parts(), tables=())
     consumer.handle(ev.Resolved(transfer_id=tid, attempt=asked[0].attempt, edges=(plan,)), 0)
     assert not [e for e in consumer.poll() if isinstance(e, fx.Send)]
     consumer.handle(ev.Resolved(transfer_id=tid, attempt=asked[1].attempt, edges=(plan,)), 0)
     grants = [e.message for e in consumer.poll() if isinstance(e, fx.Send)]
-    assert [g.header.attempt for g in grants if isinstance(g, Grant)] == [2]
+    assert [g.header.attempt for g in grants if isinstance(g, Grant)] == [asked[1].attempt]
 
 
 def cable_peer(duet: Duet):
@@ -227,6 +229,97 @@ def test_a_duplicates_abort_leaves_the_holder_alone() -> None:
         ev.Withdraw(transfer_id=TransferId("t"), reason=Reason.PRODUCER_ABORTED, tag="holder"), 0
     )
     assert producer.live() == 0
+
+
+def test_a_cancel_before_the_link_is_up_still_frees_the_producer() -> None:
+    """[L-05] No grant has left, so no CANCEL does; P must not hold its offer for a lease."""
+    duet = Duet()
+    p = duet.offer("t")
+    tag = duet.register("t")
+    duet.cancel("t", tag)
+    assert told(duet, tag) == ["Lost", "LetGo"]
+    duet.connect()
+    while duet.cables[LinkId(1)].to_producer or duet.cables[LinkId(1)].to_consumer:
+        pump(duet, duet.cables[LinkId(1)])
+    assert told(duet, p) == ["Sent"]
+    assert duet.now_ms == 0
+
+
+def test_a_decline_is_kept_however_long_the_prefill_takes() -> None:
+    duet, cable = linked()
+    duet.expect("t")
+    duet.decline("t")
+    pump(duet, cable)
+    duet.advance(duet.timings.grant_lease_ms)
+    pump(duet, cable)
+    p = duet.offer("t")
+    assert told(duet, p) == ["Unsent"]
+
+
+def test_an_answer_without_any_edge_is_never_landed() -> None:
+    """[C3] Nothing to wait for is not the same as everything has come."""
+    duet, _ = linked()
+    consumer = duet.consumer
+    register = ev.Register(
+        transfer_id=TransferId("t"),
+        producers=(cable_peer(duet),),
+        digest=b"",
+        deadline_ms=LONG_MS,
+        tag="d",
+    )
+    consumer.handle(register, 0)
+    consumer.poll()
+    consumer.handle(ev.Resolved(transfer_id=TransferId("t"), attempt=Attempt(1), edges=()), 0)
+    told_now = [
+        type(e).__name__ for e in consumer.poll() if isinstance(e, fx.TellLost | fx.TellLanded)
+    ]
+    assert told_now == ["TellLost"]
+
+
+def test_what_comes_while_shutting_down_is_refused() -> None:
+    """[P1]"""
+    duet, cable = linked()
+    duet.producer.shut_down(0)
+    duet.consumer.shut_down(0)
+    p, d = duet.offer("t"), duet.register("t")
+    assert told(duet, p) == ["Unsent"]
+    assert told(duet, d) == ["Lost", "LetGo"]
+    assert (duet.producer.live(), duet.consumer.live()) == (0, 0)
+    assert not cable.to_producer
+
+
+def test_a_link_that_keeps_breaking_is_dialled_with_a_pause() -> None:
+    """[K1] Another producer of the same registration is slow; this one loses each link."""
+    duet = Duet()
+    other = attrs.evolve(P_KEY, rank=1)
+    consumer = duet.consumer
+    consumer.handle(
+        ev.Register(
+            transfer_id=TransferId("t"),
+            producers=(P_KEY, other),
+            digest=b"",
+            deadline_ms=LONG_MS,
+            tag="d",
+        ),
+        0,
+    )
+    assert [e.peer for e in consumer.poll() if isinstance(e, fx.Dial)] == [P_KEY, other]
+    link = LinkId(7)
+    consumer.open_link(link, P_KEY, 0)
+    welcome = Welcome(
+        version=1,
+        engine_id="eng-P",
+        rank=0,
+        incarnation=Incarnation(5),
+        role=Role.PRODUCER,
+        features=0,
+    )
+    consumer.receive(link, welcome, 0)
+    consumer.receive(link, Describe(transport="duet", blob=b"", shard=b""), 0)
+    consumer.close_link(link, Reason.PEER_LOST, 0)
+    assert not [e for e in consumer.poll() if isinstance(e, fx.Dial)]
+    consumer.advance(duet.timings.fence_retry_ms)
+    assert [e.peer for e in consumer.poll() if isinstance(e, fx.Dial)] == [P_KEY]
 
 
 def test_bye_before_the_handshake_is_over_closes_the_connection() -> None:

@@ -40,6 +40,7 @@ from kvxfer.driver import (
 )
 from kvxfer.driver.loop import Loop
 from kvxfer.errors import BadValue, LocalFault
+from kvxfer.layout.geometry import BlockTable
 from kvxfer.transport.caps import Caps
 from kvxfer.transport.hooks import without
 from kvxfer.transport.registry import open_transport
@@ -205,6 +206,17 @@ def test_bad_blocks_fail_that_transfer_only(pair: Pair, blocks: tuple, what: str
     lost, _ = d.collect(2)
     assert lost.reason is Reason.OUT_OF_BOUNDS
     assert what in lost.detail
+    register(d, p, "good", 1)
+    offer(p, "good", 2)
+    assert isinstance(d.collect(2)[0], Landed)
+
+
+def test_a_table_that_is_no_column_fails_that_transfer_only(pair: Pair) -> None:
+    p, d = pair
+    strange = (BlockTable(group=0, first_token=0, blocks=[1]),)
+    register(d, p, "bad", 1, tables=strange)
+    lost, _ = d.collect(2)
+    assert lost.reason is Reason.LAYOUT_REFUSED
     register(d, p, "good", 1)
     offer(p, "good", 2)
     assert isinstance(d.collect(2)[0], Landed)
