@@ -31,9 +31,9 @@ from kvxfer.core.ids import (
 )
 from kvxfer.core.messages import Describe, Done
 from kvxfer.core.session import Session
-from kvxfer.core.tables import SourceState
 from kvxfer.limits import Limits, Timings
 from kvxfer.testing.between import Cable, Posted, Violation
+from kvxfer.testing.rest import come_to_rest
 
 D_KEY = PeerKey("eng-D", 0)
 P_KEY = PeerKey("eng-P", 0)
@@ -60,12 +60,13 @@ class Duet:
     let_go: set[AttemptKey] = attrs.field(factory=set)
     transcript: list[str] = attrs.field(factory=list)
     parts_landed: set[tuple[AttemptKey, Part]] = attrs.field(factory=set)
-    _outcomes: Counter[tuple[str, str]] = attrs.field(factory=Counter)
+    outcomes: Counter[tuple[str, str]] = attrs.field(factory=Counter)
     restarts: int = 0
+    consumer_restarts: int = 0
     cuts: int = 0
     _tags_by: dict[tuple[str, str], list[str]] = attrs.field(factory=dict)
-    _registered: set[str] = attrs.field(factory=set)
-    _offered: set[str] = attrs.field(factory=set)
+    registered: set[str] = attrs.field(factory=set)
+    offered: set[str] = attrs.field(factory=set)
     _last_link: int = 0
     _lives: int = 0
     _tags: int = 0
@@ -99,7 +100,7 @@ class Duet:
 
     def register(self, tid: str, *, digest: bytes = b"", deadline_ms: int = 1000) -> str:
         tag = self._new_tag("D", tid)
-        self._registered.add(tag)
+        self.registered.add(tag)
         self._say(f"D registers {tid} as {tag}")
         event = ev.Register(
             transfer_id=TransferId(tid),
@@ -139,7 +140,7 @@ class Duet:
 
     def offer(self, tid: str, *, digest: bytes = b"", token_count: int = 100) -> str:
         tag = self._new_tag("P", tid)
-        self._offered.add(tag)
+        self.offered.add(tag)
         self._say(f"P offers {tid} as {tag}")
         event = ev.Offer(
             transfer_id=TransferId(tid),
@@ -229,11 +230,31 @@ class Duet:
         self._say(f"P dies and restarts as life {self._lives}")
         self.queued.clear()
         self.posted.clear()
-        self._offered.clear()
+        self.offered.clear()
         for cable in self.cables.values():
             cable.open_at_producer = False
             cable.to_producer.clear()
         self.producer = self._session(P_KEY, Incarnation(self._lives), Role.PRODUCER)
+
+    def restart_consumer(self) -> None:
+        """D dies with its memory, and comes back with another incarnation."""
+        self.consumer_restarts += 1
+        self._say(f"D dies and restarts, {self.consumer_restarts} times so far")
+        self.danger.clear()
+        self.fences.clear()
+        self.let_go.clear()
+        self.parts_landed.clear()
+        self.registered.clear()
+        self.dials = 0
+        for key in [k for k in self._tags_by if k[0] == "D"]:
+            del self._tags_by[key]
+        for cable in self.cables.values():
+            cable.open_at_consumer = False
+            cable.shut_by_consumer = True
+            cable.to_consumer.clear()
+            cable.notices.clear()
+        life = Incarnation(1000 + self.consumer_restarts)
+        self.consumer = self._session(D_KEY, life, Role.CONSUMER)
 
     def advance(self, delta_ms: int) -> None:
         self.now_ms += delta_ms
@@ -384,7 +405,7 @@ class Duet:
         self.told.append(effect)
         self._say(f"D is told {type(effect).__name__} {effect.tag}")
         key = AttemptKey(effect.transfer_id, effect.attempt)
-        if effect.tag not in self._registered:
+        if effect.tag not in self.registered:
             raise Violation(f"N2: {effect} names what the engine did not register")
         match effect:
             case fx.TellLanded():
@@ -396,7 +417,7 @@ class Duet:
                 self._once(effect.tag, "end")
             case fx.TellLetGo():
                 self._once(effect.tag, "let go")
-                if not self._outcomes[effect.tag, "end"]:
+                if not self.outcomes[effect.tag, "end"]:
                     raise Violation(f"C1: {key} let go before it ended")
                 if effect.attempt == Attempt(0):
                     return
@@ -410,7 +431,7 @@ class Duet:
     def _told_producer(self, effect: fx.TellSent | fx.TellUnsent) -> None:
         self.told.append(effect)
         self._say(f"P is told {type(effect).__name__} {effect.tag}")
-        if effect.tag not in self._offered:
+        if effect.tag not in self.offered:
             raise Violation(f"N2: {effect} names what the engine did not offer")
         self._once(effect.tag, "end")
         if isinstance(effect, fx.TellUnsent) and effect.reason is Reason.ALREADY_IN_USE:
@@ -424,8 +445,8 @@ class Duet:
             raise Violation(f"B1: {effect.transfer_id} ended while ops {reading} read it")
 
     def _once(self, tag: str, what: str) -> None:
-        self._outcomes[tag, what] += 1
-        if self._outcomes[tag, what] > 1:
+        self.outcomes[tag, what] += 1
+        if self.outcomes[tag, what] > 1:
             raise Violation(f"C1: {tag} was told '{what}' twice")
 
     def _say(self, line: str) -> None:
@@ -452,59 +473,4 @@ class Duet:
 
     def quiesce(self, steps_max: int = 2000) -> None:
         """Let everything pending happen, fences succeed, time pass; then all must be over (L1)."""
-        for _ in range(steps_max):
-            if not self._step():
-                # An engine that announced a prefill ends it: a duty of its adapter.
-                waiting = (SourceState.EXPECTED, SourceState.UNWANTED)
-                for source in list(self.producer.producer.sources.values()):
-                    if source.state in waiting:
-                        self.withdraw(source.transfer_id)
-                deadline_ms = self.next_deadline_ms()
-                if deadline_ms is None:
-                    break
-                self.advance(max(1, deadline_ms - self.now_ms))
-        left = (self.consumer.live(), self.producer.live())
-        if left != (0, 0):
-            raise Violation(f"L1: tables not empty after quiescence: {left}")
-        for tag in self._registered:
-            if not (self._outcomes[tag, "end"] and self._outcomes[tag, "let go"]):
-                raise Violation(f"C2: registration {tag} never ended")
-        for tag in self._offered:
-            if not self._outcomes[tag, "end"]:
-                raise Violation(f"C2: offer {tag} never ended")
-
-    def _step(self) -> bool:
-        if self.dials:
-            self.connect()
-        elif self.fences:
-            self.fence(fenced=True)
-        elif self.queued:
-            self.post(next(iter(self.queued)))
-        elif self.posted:
-            posted = next(iter(self.posted.values()))
-            if posted.cable.shut_by_consumer:
-                self.finish(posted.op, done=False, quiet=False)
-            else:
-                self.finish(posted.op, done=not posted.stopped)
-        else:
-            return self._step_cables()
-        return True
-
-    def _step_cables(self) -> bool:
-        for cable in self.cables.values():
-            if not cable.open_at_producer and cable.open_at_consumer:
-                self.cut(cable, consumer=True, producer=False)
-                return True
-            if not cable.open_at_consumer and cable.open_at_producer:
-                self.cut(cable, consumer=False, producer=True)
-                return True
-            if cable.to_producer:
-                self.to_producer(cable)
-                return True
-            if cable.notices:
-                self.notice(cable)
-                return True
-            if cable.to_consumer:
-                self.to_consumer(cable)
-                return True
-        return False
+        come_to_rest(self, steps_max)

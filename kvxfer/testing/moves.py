@@ -27,6 +27,7 @@ class Script:
     registers_max: int = 2
     offers_max: int = 2
     restarts_max: int = 1
+    consumer_restarts_max: int = 0
     cuts_max: int = 2
     faults: bool = True
 
@@ -83,6 +84,8 @@ def _network(duet: Duet, script: Script) -> list[Move]:
         found += _cable(duet, cable, script)
     if script.faults and duet.restarts < script.restarts_max:
         found.append(("restart P", duet.restart_producer))
+    if script.faults and duet.consumer_restarts < script.consumer_restarts_max:
+        found.append(("restart D", duet.restart_consumer))
     return found
 
 

@@ -46,6 +46,7 @@ def knobs(seed: int) -> Knobs:
             registers_max=draw.choice((1, 2, 3)),
             offers_max=draw.choice((1, 2, 3)),
             restarts_max=draw.choice((0, 1)) if faults else 0,
+            consumer_restarts_max=draw.choice((0, 0, 1, 2)) if faults else 0,
             cuts_max=draw.choice((0, 1, 2)) if faults else 0,
             faults=faults,
         ),
