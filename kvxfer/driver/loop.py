@@ -64,6 +64,10 @@ class Loop:
     _links: dict[LinkId, _Connection] = attrs.field(factory=dict)
     _link_ids: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
     _nursery: trio.Nursery = attrs.field(init=False)
+    _watched: bool = False
+    """The transport wakes us by itself."""
+    _signalled: bool = False
+    _turned: trio.Event = attrs.field(factory=trio.Event)
 
     def wake(self) -> None:
         self._wake.set()
@@ -78,6 +82,10 @@ class Loop:
         async with trio.open_nursery() as self._nursery:
             for listener in self.listeners:
                 self._nursery.start_soon(self._accept, listener)
+            fd = self.pump.wakeup_fd()
+            if fd is not None:
+                self._watched = True
+                self._nursery.start_soon(self._watch, fd)
             await self._turn_until(lambda: self._stopping)
             await self._shut_down()
             self._nursery.cancel_scope.cancel()
@@ -95,6 +103,15 @@ class Loop:
 
     # --- the rhythm ---
 
+    async def _watch(self, fd: int) -> None:
+        """Wake the loop when the transport has something, then wait until it was fetched."""
+        while True:
+            await trio.lowlevel.wait_readable(fd)
+            self._turned = trio.Event()
+            self._signalled = True
+            self.wake()
+            await self._turned.wait()
+
     async def _turn_until(self, done: Callable[[], bool]) -> None:
         pause_s = POLL_MIN_S
         while True:
@@ -102,7 +119,9 @@ class Loop:
             now_ms = clock_ms()
             while self.mailbox:
                 self.pump.submit(self.mailbox.popleft(), now_ms)
-            turn = self.pump.turn(now_ms)
+            turn = self.pump.turn(now_ms, signalled=self._signalled)
+            self._signalled = False
+            self._turned.set()
             self._carry(turn)
             if done():
                 return
@@ -119,7 +138,8 @@ class Loop:
         until_s = math.inf
         if deadline_ms is not None:
             until_s = max(0.0, (deadline_ms - clock_ms()) / 1e3)
-        if self.pump.busy():
+        # While nothing of ours is posted, a transport that wakes us needs no polling.
+        if self.pump.busy() and (self.pump.poster.active or not self._watched):
             until_s = min(until_s, pause_s)
         with trio.move_on_after(until_s):
             await self._wake.wait()

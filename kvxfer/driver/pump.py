@@ -201,11 +201,11 @@ class Pump:
 
     # --- turning ---
 
-    def turn(self, now_ms: float) -> Turn:
-        """Advance everything once; never waits."""
+    def turn(self, now_ms: float, *, signalled: bool = False) -> Turn:
+        """Advance everything once; never waits. `signalled`: the transport's wake-up fired."""
         self._now_ms = now_ms
         self.session.advance(int(now_ms))
-        moved = self._drain_transport() if self.busy() else False
+        moved = self._drain_transport() if signalled or self.busy() else False
         self._carry_out()
         for event in self.poster.turn(now_ms):
             moved = True
@@ -224,6 +224,13 @@ class Pump:
         return bool(
             self.poster.active or self.session.consumer.registrations or self.session.ctx.fences
         )
+
+    def wakeup_fd(self) -> int | None:
+        """What turns readable when the transport has something for us, where it has that."""
+        if not self.ops.caps(self._transport) & Caps.WAKEUP_FD:
+            return None
+        status, fd = self.ops.wakeup_fd(self._transport)
+        return fd if status == Status.OK else None
 
     def next_deadline_ms(self) -> int | None:
         return self.session.next_deadline_ms()

@@ -377,6 +377,41 @@ def test_a_stranger_gets_no_room_before_his_hello(pair: Pair) -> None:
     assert p.agent.counters()["protocol_faults"] == 1
 
 
+def test_waiting_costs_no_turns_where_the_transport_wakes_us(pair: Pair) -> None:
+    """A registration whose prefill runs for long must not keep the writer thread polling."""
+    p, d = pair
+    register(d, p, "t", 1)
+    until(lambda: p.agent.counters()["live"] == 1)
+    turns = []
+    pump = d.agent._pump
+    whole = type(pump).turn
+
+    def counted(self: object, now_ms: float, **given: bool) -> object:
+        turns.append(now_ms)
+        return whole(self, now_ms, **given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(pump), "turn", counted)
+        assert not d.agent.wait(0.5)
+    # The renewals' timer alone; polling would have made some hundred turns.
+    assert len(turns) < 20
+    offer(p, "t", 2)
+    assert isinstance(d.collect(2)[0], Landed)
+
+
+def test_a_late_notice_does_not_keep_the_thread_spinning(pair: Pair) -> None:
+    """It lies in the transport with nothing open here: fetched, not signalled for ever."""
+    p, d = pair
+    register(d, p, "t", 1)
+    offer(p, "t", 2)
+    assert isinstance(d.collect(2)[0], Landed)
+    pump = p.agent._pump
+    (remote,) = pump.peers.by_link.values()
+    status = pump.ops.send_notification(pump._transport, remote.handle, b"late")
+    assert status == 0
+    until(lambda: d.agent.counters().get("protocol_faults", 0) == 1)
+
+
 def test_closed_agent_refuses_work(start: Start) -> None:
     p, d = start("P", Role.PRODUCER, 1), start("D", Role.CONSUMER)
     d.agent.close()
