@@ -127,6 +127,9 @@ class SchedulerSide:
         consumer = self._consumers.pop(request.request_id, None)
         if consumer is not None:
             if consumer.phase is _Phase.NEW:
+                # Among these are the stand-ins that vLLM's front end makes when a request
+                # with our parameters fails or its client leaves: a request of its own id
+                # with the same parameters, aborted at once, so that P hears of it.
                 self._decline(consumer)
             elif consumer.phase is _Phase.PARKED:
                 self._orders.append(
