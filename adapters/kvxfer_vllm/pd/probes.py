@@ -59,7 +59,10 @@ async def a3(bench: Bench) -> None:
     """Only P's leg is cut; D is left waiting for KV that will not come."""
     staged = await bench.stage("a3")
     await staged.prefill.cut()
-    await bench.note_end(staged.decode, staged.token_ids, TOLD_S, ANSWER_TOKENS)
+    # Where the leg is cut before P's engine was given it, nobody at P can tell D: then D's
+    # own deadline ends the request. Else it ends within a round trip.
+    limit_s = DEADLINE_S + SLACK_S
+    await bench.note_end(staged.decode, staged.token_ids, limit_s, ANSWER_TOKENS)
     await staged.decode.cut()
     await bench.all_end(staged.fillers)
     await bench.note_free()
