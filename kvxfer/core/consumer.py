@@ -70,7 +70,6 @@ class Consumer:
     ctx: Context
     registrations: dict[AttemptKey, Registration] = attrs.field(factory=dict)
     _by_transfer: dict[TransferId, list[Registration]] = attrs.field(factory=dict)
-    _current: dict[TransferId, Attempt] = attrs.field(factory=dict)
     _attempts: Tombstones[TransferId, Attempt] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -83,13 +82,11 @@ class Consumer:
         if self.ctx.closing:
             self._refuse(event, Reason.SHUTDOWN)
             return
-        current = self._current.get(event.transfer_id)
-        if current is not None:
-            live = self.registrations.get(AttemptKey(event.transfer_id, current))
-            if live is not None and live.silent:
+        for live in self._of_transfer(event.transfer_id):
+            if live.silent:
                 # 'Nothing is needed' is overtaken by somebody who needs it.
                 self._fire_request(live, RequestEvent.CANCEL, Reason.STALE_ATTEMPT)
-            elif live is not None and live.state is RequestState.WAITING:
+            elif live.state is RequestState.WAITING:
                 self._refuse(event, Reason.ALREADY_IN_USE)
                 return
         if not event.silent and self.holds(event.transfer_id, event.tag):
@@ -104,7 +101,6 @@ class Consumer:
         held = [reg.key.attempt for reg in self._of_transfer(event.transfer_id)]
         attempt = Attempt(max(last, *held, 0) + 1)
         self._attempts.put(event.transfer_id, attempt, self.ctx.now_ms)
-        self._current[event.transfer_id] = attempt
         reg = Registration(
             key=AttemptKey(event.transfer_id, attempt),
             tag=event.tag,
@@ -470,8 +466,6 @@ class Consumer:
         others.remove(reg)
         if not others:
             del self._by_transfer[reg.key.transfer_id]
-        if self._current.get(reg.key.transfer_id) == reg.key.attempt:
-            del self._current[reg.key.transfer_id]
         self.ctx.trace(reg.key, "let go")
         if not reg.silent:
             self._emit_let_go(reg.key, reg.tag)

@@ -459,12 +459,13 @@ class Duet:
         self.decline("earlier")
         self.connect()
         cable = self.cables[LinkId(self._last_link)]
-        self._deliver_all(cable)
+        self.deliver_all(cable)
         self.withdraw("earlier")
-        self._deliver_all(cable)
+        self.deliver_all(cable)
         return cable
 
-    def _deliver_all(self, cable: Cable) -> None:
+    def deliver_all(self, cable: Cable) -> None:
+        """Deliver every control message, both ways, until none is on the way."""
         while cable.to_producer or cable.to_consumer:
             if cable.to_producer:
                 self.to_producer(cable)

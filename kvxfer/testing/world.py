@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from kvxfer.core.ids import Incarnation, LinkId, PeerKey, Reason, Role, TransferId
+from kvxfer.core.ids import Incarnation, LinkId, PeerKey, Reason, Role
 from kvxfer.driver import commands as cmd
 from kvxfer.driver import results as rs
 from kvxfer.driver.config import AgentConfig
@@ -250,7 +250,3 @@ def stamp(seed: int, size: int) -> Bytes:
 
 def table(blocks: list[int]) -> tuple[BlockTable, ...]:
     return (BlockTable(group=0, first_token=0, blocks=np.array(blocks, np.int64)),)
-
-
-def transfer_id(text: str) -> TransferId:
-    return TransferId(text)

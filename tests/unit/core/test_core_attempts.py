@@ -24,14 +24,6 @@ def linked(**settings: object) -> tuple[Duet, Cable]:
     return duet, duet.link_up()
 
 
-def pump(duet: Duet, cable: Cable) -> None:
-    while cable.to_producer or cable.to_consumer:
-        if cable.to_producer:
-            duet.to_producer(cable)
-        else:
-            duet.to_consumer(cable)
-
-
 def told(duet: Duet, tag: str) -> list[str]:
     return [type(e).__name__.removeprefix("Tell") for e in duet.told if e.tag == tag]
 
@@ -39,7 +31,7 @@ def told(duet: Duet, tag: str) -> list[str]:
 def quarantine_one(duet: Duet, cable: Cable) -> str:
     """A transfer whose write failed unproven, and whose fence is refused."""
     tag = duet.register("t", deadline_ms=LONG_MS)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.offer("t")
     op = next(iter(duet.queued))
     duet.post(op)
@@ -101,7 +93,7 @@ def test_a_quarantine_does_not_take_the_next_transfers_with_it() -> None:
             duet.connect()
             opened += 1
         for each in list(duet.cables.values()):
-            pump(duet, each)
+            duet.deliver_all(each)
         if not later and duet.consumer.ctx.links:
             later = duet.register("u", deadline_ms=LONG_MS)
             duet.offer("u")
@@ -156,7 +148,7 @@ def test_a_second_life_of_the_consumer_does_not_touch_the_first_ones_send() -> N
     """[I1] Both lives begin at attempt 1; an operation of the old one has not ended yet."""
     duet, cable = linked()
     duet.register("t", deadline_ms=LONG_MS)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.offer("t")
     producer = duet.producer
     op = next(iter(duet.queued))
@@ -206,12 +198,12 @@ def test_a_source_whose_consumer_wants_something_else_ends() -> None:
     """[C2] Attempt 1 is in flight; D cancels it and comes again with another prompt."""
     duet, cable = linked()
     first = duet.register("t", digest=b"one", deadline_ms=LONG_MS)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     p = duet.offer("t", digest=b"one")
     duet.post(next(iter(duet.queued)))
     duet.cancel("t", first)
     duet.register("t", digest=b"two", deadline_ms=LONG_MS)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.quiesce()
     assert told(duet, p) == ["Unsent"]
 
@@ -240,7 +232,7 @@ def test_a_cancel_before_the_link_is_up_still_frees_the_producer() -> None:
     assert told(duet, tag) == ["Lost", "LetGo"]
     duet.connect()
     while duet.cables[LinkId(1)].to_producer or duet.cables[LinkId(1)].to_consumer:
-        pump(duet, duet.cables[LinkId(1)])
+        duet.deliver_all(duet.cables[LinkId(1)])
     assert told(duet, p) == ["Sent"]
     assert duet.now_ms == 0
 
@@ -249,9 +241,9 @@ def test_a_decline_is_kept_however_long_the_prefill_takes() -> None:
     duet, cable = linked()
     duet.expect("t")
     duet.decline("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.advance(duet.timings.grant_lease_ms)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     p = duet.offer("t")
     assert told(duet, p) == ["Unsent"]
 

@@ -31,15 +31,6 @@ def linked(**settings: object) -> tuple[Duet, Cable]:
     return duet, duet.link_up()
 
 
-def pump(duet: Duet, cable: Cable) -> None:
-    """Deliver every control message, both ways."""
-    while cable.to_producer or cable.to_consumer:
-        if cable.to_producer:
-            duet.to_producer(cable)
-        else:
-            duet.to_consumer(cable)
-
-
 def told(duet: Duet, tag: str) -> list[str]:
     names = []
     for effect in duet.told:
@@ -73,17 +64,17 @@ def test_cancel_waits_for_the_operation_in_flight() -> None:
     """[A-02, A-06] D must not get its blocks back while P's write runs."""
     duet, cable = linked()
     d, p = duet.register("t"), duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     first, second = post_all(duet)
     duet.cancel("t", d)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == ["Lost:CANCELLED_BY_CONSUMER"]
     assert told(duet, p) == []
     duet.finish(first, done=True)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == ["Lost:CANCELLED_BY_CONSUMER"]
     duet.finish(second, done=True)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d)[-1] == "LetGo"
     assert told(duet, p) == ["Unsent:CANCELLED_BY_CONSUMER"]
 
@@ -93,10 +84,10 @@ def test_cancel_before_posting_posts_nothing() -> None:
     duet, cable = linked()
     d = duet.register("t")
     duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     queued = list(duet.queued)
     duet.cancel("t", d)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d)[-1] == "LetGo"
     assert not any(duet.post(op) for op in queued)
 
@@ -106,13 +97,13 @@ def test_a_success_after_the_cancel_changes_nothing() -> None:
     duet, cable = linked()
     d = duet.register("t")
     duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     for op in post_all(duet):
         duet.finish(op, done=True)
     duet.cancel("t", d)
     while cable.notices:
         duet.notice(cable)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == ["Lost:CANCELLED_BY_CONSUMER", "LetGo"]
 
 
@@ -121,9 +112,9 @@ def test_producer_abort_before_the_offer_is_told_within_one_message() -> None:
     duet, cable = linked()
     duet.expect("t")
     d = duet.register("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.withdraw("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == ["Lost:PRODUCER_ABORTED", "LetGo"]
     assert duet.now_ms == 0
 
@@ -135,7 +126,7 @@ def test_registration_after_the_lease_is_told_at_once() -> None:
     duet.advance(duet.timings.offer_lease_ms)
     assert told(duet, p) == ["Unsent:OFFER_EXPIRED"]
     d = duet.register("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == ["Lost:OFFER_EXPIRED", "LetGo"]
 
 
@@ -144,11 +135,11 @@ def test_lease_over_while_posted_keeps_the_source() -> None:
     duet, cable = linked()
     duet.register("t", deadline_ms=10_000_000)
     p = duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     first, second = post_all(duet)
     for _ in range(duet.timings.offer_lease_ms // duet.timings.renew_ms + 1):
         duet.advance(duet.timings.renew_ms)
-        pump(duet, cable)
+        duet.deliver_all(cable)
     assert told(duet, p) == []
     duet.finish(first, done=True)
     duet.finish(second, done=True)
@@ -159,13 +150,13 @@ def test_a_failed_part_fails_the_request_and_tells_it() -> None:
     """[C-05, C-16] One part of two fails: D is told, once, and lets go only after both ended."""
     duet, cable = linked()
     d, p = duet.register("t"), duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     first, second = post_all(duet)
     duet.finish(first, done=False, quiet=True)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == ["Lost:TRANSPORT_FAILED"]
     duet.finish(second, done=True)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == ["Lost:TRANSPORT_FAILED", "LetGo"]
     assert told(duet, p)[-1] != "Sent"
 
@@ -175,10 +166,10 @@ def test_never_posted_is_told() -> None:
     duet, cable = linked(parts_per_transfer=1)
     d = duet.register("t")
     duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.refuse_post(next(iter(duet.queued)))
     assert isinstance(cable.to_consumer[-1], NeverPosted)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == ["Lost:TRANSPORT_FAILED", "LetGo"]
 
 
@@ -187,7 +178,7 @@ def test_duplicates_and_reorder_complete_once() -> None:
     duet, cable = linked(parts_per_transfer=3)
     d = duet.register("t")
     duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     for op in post_all(duet):
         duet.finish(op, done=True)
     duet.notice(cable, 2, keep=True)
@@ -205,7 +196,7 @@ def test_a_part_that_nobody_granted_is_a_fault() -> None:
     """[D2] It fails the request instead of counting."""
     duet, cable = linked()
     d = duet.register("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     header = Header(
         transfer_id=TransferId("t"),
         attempt=Attempt(1),
@@ -222,7 +213,7 @@ def test_zero_parts_complete_at_once_and_release_the_producer() -> None:
     """[C-11] Full prefix hit at D: nothing to move, P is not left with a lease."""
     duet, cable = linked(parts_per_transfer=0)
     d, p = duet.register("t"), duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == ["Landed", "LetGo"]
     assert told(duet, p) == ["Sent"]
 
@@ -231,7 +222,7 @@ def test_decline_releases_the_producer_and_tells_nobody() -> None:
     duet, cable = linked()
     p = duet.offer("t")
     duet.decline("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, p) == ["Sent"]
     assert len(duet.told) == 1
     counters = duet.consumer.ctx.counters
@@ -245,7 +236,7 @@ def test_wrong_digest_is_refused_and_the_right_one_still_served() -> None:
     duet, cable = linked()
     p = duet.offer("t", digest=b"right")
     wrong = duet.register("t", digest=b"wrong")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, wrong) == ["Lost:DIGEST_MISMATCH", "LetGo"]
     assert told(duet, p) == []
     right = duet.register("t", digest=b"right")
@@ -259,7 +250,7 @@ def test_more_tokens_wanted_than_offered_is_refused() -> None:
     duet, cable = linked(parts_per_transfer=3)
     d = duet.register("t")
     duet.offer("t", token_count=29)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == ["Lost:TOKENS_MISSING", "LetGo"]
     assert not duet.queued
 
@@ -281,12 +272,12 @@ def test_a_reused_id_gets_its_own_attempt_and_its_own_bytes() -> None:
     duet, cable = linked()
     duet.expect("t")
     first = duet.register("t", digest=b"one")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.withdraw("t")
     duet.cancel("t", first)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     second = duet.register("t", digest=b"two")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     p = duet.offer("t", digest=b"two")
     duet.quiesce()
     assert told(duet, first)[-1] == "LetGo"
@@ -301,9 +292,9 @@ def test_consumer_that_left_during_prefill_ends_the_offer_at_once() -> None:
     duet, cable = linked()
     duet.expect("t")
     d = duet.register("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.cancel("t", d)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d)[-1] == "LetGo"
     p = duet.offer("t")
     assert told(duet, p) == ["Unsent:CANCELLED_BY_CONSUMER"]
@@ -314,9 +305,9 @@ def test_consumer_that_left_before_the_prefill_began_ends_the_offer_at_once() ->
     for announce in (True, False):
         duet, cable = linked()
         d = duet.register("t")
-        pump(duet, cable)
+        duet.deliver_all(cable)
         duet.cancel("t", d)
-        pump(duet, cable)
+        duet.deliver_all(cable)
         if announce:
             duet.expect("t")
         p = duet.offer("t")
@@ -328,9 +319,9 @@ def test_a_name_used_again_after_a_cancel_is_served(grant_first: bool) -> None:
     """[d2] Only D's leg was cut and P finished; then the same name, another prompt."""
     duet, cable = linked()
     first = duet.register("t", digest=b"one")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.cancel("t", first)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     old = duet.offer("t", digest=b"one")
     assert told(duet, old) == ["Unsent:CANCELLED_BY_CONSUMER"]
     if grant_first:
@@ -346,11 +337,11 @@ def test_a_newer_grant_clears_the_mark_of_a_cancelled_one() -> None:
     """P's leg of the first dispatch never came; the second dispatch is whole."""
     duet, cable = linked()
     first = duet.register("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.cancel("t", first)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     second = duet.register("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     p = duet.offer("t")
     duet.quiesce()
     assert told(duet, second) == ["Landed", "LetGo"]
@@ -363,7 +354,7 @@ def test_a_repeated_grant_of_an_unproven_attempt_is_not_answered_with_gone() -> 
     duet.register("t")
     grant = grant_of(cable)
     duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     (op,) = post_all(duet)
     duet.finish(op, done=False, quiet=False)
     duet.cut(cable, consumer=True, producer=True)
@@ -386,12 +377,12 @@ def test_a_renewal_crossing_done_is_not_answered_with_gone() -> None:
     duet, cable = linked(parts_per_transfer=1)
     d = duet.register("t", deadline_ms=10_000_000)
     duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     (op,) = post_all(duet)
     duet.finish(op, done=True)
     duet.advance(duet.timings.renew_ms)
     assert isinstance(cable.to_producer[0], Renew)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == []
     duet.notice(cable)
     assert told(duet, d) == ["Landed", "LetGo"]
@@ -401,13 +392,13 @@ def test_a_lost_notice_ends_at_the_deadline_never_as_success() -> None:
     """[C-08, C-09] The bytes are there, the notice is not: fail closed."""
     duet, cable = linked(parts_per_transfer=1)
     d, p = duet.register("t", deadline_ms=500), duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     (op,) = post_all(duet)
     duet.finish(op, done=True)
     duet.lose_notice(cable)
     assert told(duet, p) == ["Sent"]
     duet.advance(500)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == ["Lost:DEADLINE", "LetGo"]
 
 
@@ -416,7 +407,7 @@ def test_dead_producer_is_fenced_before_the_blocks_return() -> None:
     duet, cable = linked()
     d = duet.register("t")
     duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     post_all(duet)
     duet.restart_producer()
     duet.cut(cable, consumer=True, producer=False)
@@ -434,7 +425,7 @@ def test_restarted_producer_serves_the_next_request() -> None:
     """[b2, I1] Same engine id, another incarnation, no step on D."""
     duet, cable = linked()
     first = duet.register("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.restart_producer()
     duet.cut(cable, consumer=True, producer=False)
     duet.fence(fenced=True)
@@ -463,13 +454,13 @@ def test_silent_producer_is_found_by_its_missing_answers() -> None:
 def test_an_answering_producer_is_never_found_silent() -> None:
     duet, cable = linked()
     d = duet.register("t", deadline_ms=10_000_000)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     for _ in range(50):
         duet.advance(duet.timings.renew_ms)
-        pump(duet, cable)
+        duet.deliver_all(cable)
     assert told(duet, d) == []
     duet.cancel("t", d)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d)[-1] == "LetGo"
 
 
@@ -477,7 +468,7 @@ def test_dead_consumer_frees_the_source_by_its_lease() -> None:
     """[J-04] D dies: P drops what is parked when the renewals stop."""
     duet, cable = linked()
     duet.register("t", deadline_ms=10_000_000)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert duet.producer.live() == 1
     cable.to_consumer.clear()
     for _ in range(2):
@@ -489,7 +480,7 @@ def test_link_loss_at_the_producer_drains_before_the_source_is_free() -> None:
     duet, cable = linked()
     duet.register("t")
     p = duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     post_all(duet)
     duet.cut(cable, consumer=False, producer=True)
     assert told(duet, p) == ["Unsent:PEER_LOST"]
@@ -500,7 +491,7 @@ def test_messages_for_another_life_are_dropped() -> None:
     """[I1, A3]"""
     duet, cable = linked()
     d = duet.register("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     stale = Header(
         transfer_id=TransferId("t"),
         attempt=Attempt(1),
@@ -523,7 +514,7 @@ def test_a_repeated_grant_is_acknowledged_once_more_and_parks_once() -> None:
     duet, cable = linked()
     duet.register("t")
     grant = grant_of(cable)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.producer.receive(cable.id, grant, 0)
     duet.advance(0)
     assert isinstance(cable.to_consumer[-1], GrantAck)
@@ -536,9 +527,9 @@ def test_an_old_attempt_cannot_come_back() -> None:
     duet, cable = linked()
     d = duet.register("t")
     grant = grant_of(cable)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.cancel("t", d)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.producer.receive(cable.id, grant, 0)
     duet.advance(0)
     assert isinstance(cable.to_consumer[-1], Gone)
@@ -557,7 +548,7 @@ def test_a_cancel_that_overtakes_its_grant_wins() -> None:
     for message in (cancel, grant):
         duet.producer.receive(cable.id, message, 0)
     duet.advance(0)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert duet.producer.live() == 0
     assert told(duet, d)[-1] == "LetGo"
 
@@ -567,7 +558,7 @@ def test_tables_are_bounded() -> None:
     duet, cable = linked(limits=Limits(grants_parked_max=5))
     duet.register("t0")
     grant = grant_of(cable)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     for n in range(100):
         header = attrs.evolve(grant.header, transfer_id=TransferId(f"x{n}"))
         duet.producer.receive(cable.id, attrs.evolve(grant, header=header), 0)
@@ -589,10 +580,10 @@ def test_stuck_operation_is_fenced_by_its_own_side() -> None:
     duet, cable = linked(timings=Timings(grant_lease_ms=1000))
     d = duet.register("t", deadline_ms=10_000_000)
     p = duet.offer("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     post_all(duet)
     duet.cancel("t", d)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.advance(1000)
     assert told(duet, p) == ["Unsent:CANCELLED_BY_CONSUMER"]
     assert told(duet, d) == ["Lost:CANCELLED_BY_CONSUMER"]
@@ -604,10 +595,10 @@ def test_shutdown_tells_everybody() -> None:
     """[P-01] Withdrawn on one side, lost with a reason on the other."""
     duet, cable = linked()
     d = duet.register("t")
-    pump(duet, cable)
+    duet.deliver_all(cable)
     duet.producer.shut_down(0)
     duet.advance(0)
-    pump(duet, cable)
+    duet.deliver_all(cable)
     assert told(duet, d) == ["Lost:SHUTDOWN", "LetGo"]
 
 
