@@ -19,7 +19,7 @@ import numpy.typing as npt
 from kvxfer.errors import KvxferError
 from kvxfer.status import Status, is_never_posted
 from kvxfer.transport.caps import Caps
-from kvxfer.transport.ops import U64, TransportOps
+from kvxfer.transport.ops import TransportOps
 from kvxfer.transport.stubs import SLOTS, overlay
 
 _ANSWERS: Final[dict[str, tuple[type, ...]]] = {
@@ -27,6 +27,7 @@ _ANSWERS: Final[dict[str, tuple[type, ...]]] = {
     "close": (Status,),
     "caps": (Caps,),
     "register_region": (Status, int),
+    "allocate_region": (Status, int, int),
     "deregister_region": (Status,),
     "revoke_region": (Status,),
     "peer_create": (Status, int, bytes),
@@ -35,6 +36,8 @@ _ANSWERS: Final[dict[str, tuple[type, ...]]] = {
     "fence_peer": (Status,),
     "post_write": (Status, int),
     "post_read": (Status, int),
+    "post_strided": (Status, int),
+    "cancel": (Status,),
     "poll": (Status, int),
     "send_notification": (Status,),
     "poll_notifications": (Status, list),
@@ -90,10 +93,12 @@ def checked(ops: TransportOps, broken: list[ContractBroken] | None = None) -> Tr
         "open": checker.open,
         "close": checker.close,
         "register_region": partial(checker.new_handle, "register_region"),
+        "allocate_region": partial(checker.new_handle, "allocate_region"),
         "peer_create": partial(checker.new_handle, "peer_create"),
         "fence_peer": checker.fence_peer,
         "post_write": partial(checker.post, "post_write"),
         "post_read": partial(checker.post, "post_read"),
+        "post_strided": partial(checker.post, "post_strided"),
         "poll": checker.poll,
         "poll_notifications": checker.poll_notifications,
     }
@@ -139,18 +144,9 @@ class _Checker:
             watched.fences_tried.add(peer)
         return status
 
-    def post(
-        self,
-        slot: str,
-        session: int,
-        peer: int,
-        local: U64,
-        remote: U64,
-        length: U64,
-        notify: bytes | None,
-    ) -> Any:
+    def post(self, slot: str, session: int, peer: int, *args: Any) -> Any:
         watched = self._enter(slot, session)
-        status, request = self._call(slot, session, peer, local, remote, length, notify)
+        status, request = self._call(slot, session, peer, *args)
         if status != Status.OK:
             if not is_never_posted(status):
                 self._raise(5, slot, f"refused with {status.name}: not a never-posted status")
