@@ -7,6 +7,7 @@ kit talks to an endpoint through its table alone.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -44,6 +45,19 @@ class DramBuffer:
 
     def write(self, offset: int, data: bytes) -> None:
         self._bytes[offset : offset + len(data)] = np.frombuffer(data, dtype=np.uint8)
+
+
+class RawBuffer:
+    """`length` bytes at `base` that somebody else keeps, in this process."""
+
+    def __init__(self, base: int, length: int) -> None:
+        self.memory = Memory(base=base, length=length)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return ctypes.string_at(self.memory.base + offset, length)
+
+    def write(self, offset: int, data: bytes) -> None:
+        ctypes.memmove(self.memory.base + offset, data, len(data))
 
 
 @attrs.frozen(kw_only=True)

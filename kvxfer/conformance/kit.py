@@ -18,11 +18,14 @@ from kvxfer.conformance.case import (
     NotSupportedError,
 )
 from kvxfer.conformance.cases import (
+    transport_allocate,
+    transport_cancel,
     transport_fence,
     transport_notify,
     transport_peers,
     transport_regions,
     transport_requests,
+    transport_strided,
     transport_table,
     transport_wakeup,
     transport_write,
@@ -42,6 +45,9 @@ CASE_MODULES = (
     transport_peers,
     transport_regions,
     transport_wakeup,
+    transport_cancel,
+    transport_allocate,
+    transport_strided,
 )
 """Importing them fills the list of cases."""
 

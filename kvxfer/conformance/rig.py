@@ -16,11 +16,11 @@ import attrs
 import numpy as np
 
 from kvxfer.conformance.case import CaseFailedError, NotSupportedError, expect
-from kvxfer.conformance.endpoint import Buffer, DramBuffer, Endpoint, Pair
+from kvxfer.conformance.endpoint import Buffer, DramBuffer, Endpoint, Pair, RawBuffer
 from kvxfer.status import Status, is_never_posted
 from kvxfer.transport.caps import Caps
 from kvxfer.transport.checker import answer_fault
-from kvxfer.transport.ops import COMPLETION, U64
+from kvxfer.transport.ops import COMPLETION, U64, Direction, Strided
 
 SETTLE_TURNS: Final = 20
 """Turns without an event after which nothing more is expected, beside `settle_s`."""
@@ -32,6 +32,13 @@ FENCE_TRIES_S: Final = 2.0
 def u64(values: Iterable[int]) -> U64:
     """A column."""
     return np.fromiter(values, dtype=np.uint64)
+
+
+def strided(entries: Iterable[tuple[int, int, int, int, int, int]]) -> Strided:
+    """Columns from (local, remote, length, count, local stride, remote stride) of each entry."""
+    table = np.array(list(entries), dtype=np.uint64).reshape(-1, 6)
+    names = ("local", "remote", "length", "count", "local_stride", "remote_stride")
+    return Strided(**{name: table[:, at].copy() for at, name in enumerate(names)})
 
 
 def pattern(seed: int, length: int) -> bytes:
@@ -114,6 +121,23 @@ class Side:
         buffer = self._make_buffer(length)
         return Region(buffer, self.must("register_region", buffer.memory))
 
+    def allocate(self, length: int) -> Region:
+        """`length` bytes of the transport's own memory. For host memory of this process only."""
+        handle, base = self.must("allocate_region", length, "dram", 0)
+        return Region(RawBuffer(base, length), handle)
+
+    def post_strided(
+        self,
+        peer: int,
+        columns: Strided,
+        notify: bytes | None = None,
+        *,
+        direction: Direction = Direction.WRITE,
+    ) -> tuple[Status, int]:
+        """Post strided columns."""
+        answer = self.call("post_strided", peer, direction, columns, notify)
+        return self._posted("post_strided", answer)
+
     def post(
         self,
         peer: int,
@@ -126,7 +150,10 @@ class Side:
     ) -> tuple[Status, int]:
         """Post columns given as plain numbers."""
         columns = (u64(local), u64(remote), u64(length))
-        status, request = self.call(slot, peer, *columns, notify)
+        return self._posted(slot, self.call(slot, peer, *columns, notify))
+
+    def _posted(self, slot: str, answer: tuple[Status, int]) -> tuple[Status, int]:
+        status, request = answer
         if status == Status.OK:
             self.ends.setdefault(request, [])
             self.requests.append(request)

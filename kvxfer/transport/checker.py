@@ -93,12 +93,13 @@ def checked(ops: TransportOps, broken: list[ContractBroken] | None = None) -> Tr
         "open": checker.open,
         "close": checker.close,
         "register_region": partial(checker.new_handle, "register_region"),
-        "allocate_region": partial(checker.new_handle, "allocate_region"),
+        "allocate_region": checker.allocate_region,
         "peer_create": partial(checker.new_handle, "peer_create"),
         "fence_peer": checker.fence_peer,
         "post_write": partial(checker.post, "post_write"),
         "post_read": partial(checker.post, "post_read"),
         "post_strided": partial(checker.post, "post_strided"),
+        "cancel": checker.cancel,
         "poll": checker.poll,
         "poll_notifications": checker.poll_notifications,
     }
@@ -136,6 +137,23 @@ class _Checker:
         if watched is not None and answer[0] == Status.OK:
             self._new(watched, slot, answer[1])
         return answer
+
+    def allocate_region(self, session: int, length: int, *args: Any) -> Any:
+        answer = self.new_handle("allocate_region", session, length, *args)
+        status, _, base = answer
+        if status == Status.OK and base <= 0:
+            self._raise(14, "allocate_region", f"base = {base}: {length} bytes are at no address")
+        return answer
+
+    def cancel(self, session: int, request: int) -> Any:
+        watched = self._enter("cancel", session)
+        status = self._call("cancel", session, request)
+        if watched is not None and status in (Status.OK, Status.OP_INVALID):
+            is_open = request in watched.requests_open
+            if is_open != (status == Status.OK):
+                word = "open" if is_open else "not open"
+                self._raise(13, "cancel", f"request {request} is {word}, answer {status.name}")
+        return status
 
     def fence_peer(self, session: int, peer: int) -> Any:
         watched = self._enter("fence_peer", session)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kvxfer.status import Status
-from kvxfer.transport import loopback_engine, loopback_hub
+from kvxfer.transport import loopback_admission, loopback_engine, loopback_hub
 from kvxfer.transport.loopback import OPS, make_ops
 from kvxfer.transport.loopback_hub import Hub
 from kvxfer.transport.loopback_state import Blob
@@ -160,7 +160,7 @@ def test_unknown_options_are_named() -> None:
 
 
 def test_posts_are_refused_when_too_many_requests_wait(link, monkeypatch) -> None:
-    monkeypatch.setattr(loopback_hub, "REQUESTS_MAX", 3)
+    monkeypatch.setattr(loopback_admission, "REQUESTS_MAX", 3)
     for _ in range(3):
         link.write((0, 0, 8))
     assert link.post((0, 0, 8))[0] == Status.NO_RESOURCE
@@ -169,7 +169,7 @@ def test_posts_are_refused_when_too_many_requests_wait(link, monkeypatch) -> Non
 
 
 def test_notifications_are_refused_when_too_many_wait(link, monkeypatch) -> None:
-    monkeypatch.setattr(loopback_hub, "INBOX_MAX", 2)
+    monkeypatch.setattr(loopback_admission, "INBOX_MAX", 2)
     for _ in range(2):
         assert link.ops.send_notification(link.a.session, link.a.peer, b"x") == Status.OK
     assert link.ops.send_notification(link.a.session, link.a.peer, b"x") == Status.NO_RESOURCE
