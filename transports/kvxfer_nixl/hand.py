@@ -11,6 +11,8 @@ ended. It is given up, with its agent, and `destroy` then says that it is not go
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -156,7 +158,15 @@ class Hand:
             self._leave()
         elif self._thread is not threading.current_thread():
             self._thread.join(LEAVE_S_MAX)
+            if self._gone is None:
+                self._step_aside()
         return bool(self._gone)
+
+    def _step_aside(self) -> None:
+        """A call without an end tries again at full speed: let it have only idle processors."""
+        with contextlib.suppress(OSError, AttributeError):
+            assert self._thread.native_id is not None
+            os.sched_setscheduler(self._thread.native_id, os.SCHED_IDLE, os.sched_param(0))
 
     # --- the owner's side ---
 
@@ -179,6 +189,7 @@ class Hand:
                 self._wake.notify()
         since = self._busy_since
         if since and now - since > CALL_S_MAX:
+            self._step_aside()
             raise CallStuck(f"a call into nixl has not come back for {now - since:.1f} s")
         if self._fault is not None:
             raise self._fault
