@@ -56,6 +56,13 @@ class CudaBuffer:
         self._torch.cuda.synchronize()
 
 
+def cuda_count() -> int:
+    """How many GPUs torch sees."""
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
 def cuda_is_here() -> str:
     """Empty where a GPU can be used, else why not."""
     try:

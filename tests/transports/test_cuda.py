@@ -1,4 +1,5 @@
-"""Memory of a GPU over the plug-ins that reach it: bytes, both ways, between two processes.
+"""Memory of a GPU over the plug-ins that reach it: bytes, both ways, between two processes,
+with a GPU each where there are two.
 
 Skips with its reason where there is no GPU. docs/gpu.md says on what it was run.
 """
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvxfer.conformance.cuda import CudaBuffer, CudaLink, cuda_is_here
+from kvxfer.conformance.cuda import CudaBuffer, CudaLink, cuda_count, cuda_is_here
 from kvxfer.conformance.endpoint import pair_maker
 from kvxfer.conformance.kit import check_transport
 from kvxfer.status import Status
@@ -53,7 +54,7 @@ def subject(request: pytest.FixtureRequest) -> tuple[str, TransportOps, dict[str
 @pytest.fixture
 def link(subject: tuple[str, TransportOps, dict[str, Any]]) -> Iterator[CudaLink]:
     plugin, ops, options = subject
-    made = CudaLink(plugin, ops, options, _SIZE)
+    made = CudaLink(plugin, ops, options, _SIZE, devices=(0, cuda_count() - 1))
     yield made
     made.close()
 
