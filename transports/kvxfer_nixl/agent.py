@@ -15,6 +15,8 @@ stopped or killed. docs/design/nixl-fence.md has the measurements.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib
 import importlib.metadata
 import logging
@@ -81,6 +83,15 @@ def library_version(api: Any) -> str:
     return importlib.metadata.version(build_of(api))
 
 
+@functools.cache
+def cuda_is_here() -> bool:
+    """True where the driver answers: a backend names GPU memory also on hosts without one."""
+    try:
+        return bool(ctypes.CDLL("libcuda.so.1").cuInit(0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
 def agent_is_alive(name: str) -> bool:
     """True where the native agent of this name exists in this process."""
     return name in _agents_alive
@@ -134,7 +145,11 @@ class NixlAgent:
         except BaseException:
             _agents_alive.discard(name)
             raise
-        kinds = frozenset(kind for kind, theirs in _MEMORY.items() if f"{theirs}_SEG" in known)
+        kinds = frozenset(
+            kind
+            for kind, theirs in _MEMORY.items()
+            if f"{theirs}_SEG" in known and (kind != "cuda" or cuda_is_here())
+        )
         return cls(name=name, kinds=kinds, native=native)
 
     # Memory.
