@@ -23,8 +23,8 @@ import attrs
 
 from kvxfer.errors import RemoteFault
 from kvxfer.limits import Limits
+from kvxfer.transport.liveness import ProcessIdentity
 from kvxfer.transport.ops import Memory
-from kvxfer_nixl.liveness import ProcessIdentity
 
 MAGIC: Final = b"KVXN"
 FORMAT: Final = 2

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
+from kvxfer.transport.liveness import own_identity
 from kvxfer.transport.ops import COMPLETION, U64, Memory
 from kvxfer.transport.ranges import column_fault
 from kvxfer_nixl.agent import (
@@ -34,7 +35,6 @@ from kvxfer_nixl.blob import BLOB_BYTES_MAX, DEVICE_MAX, REGIONS_MAX, PeerBlob
 from kvxfer_nixl.errors import text_of
 from kvxfer_nixl.fabric import load_fabric
 from kvxfer_nixl.hand import Hand
-from kvxfer_nixl.liveness import own_identity
 from kvxfer_nixl.peer import End, Peer
 from kvxfer_nixl.regions import Place, Regions
 from kvxfer_nixl.settings import Refused, Settings
