@@ -13,6 +13,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from kvxfer.transport import liveness
 from kvxfer.transport.liveness import (
     ProcessIdentity,
     Whereabouts,
@@ -20,7 +21,6 @@ from kvxfer.transport.liveness import (
     process_is_gone,
     whereabouts,
 )
-from kvxfer_nixl import liveness
 
 _DEADLINE_S = 30.0
 _REPORT = """
