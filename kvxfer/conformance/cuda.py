@@ -4,7 +4,7 @@ Owns `CudaBuffer`, which the kit takes as a memory factory, and `CudaLink`, two
 processes with a tensor each. Refuses to know a network: the far end loads the
 descriptor of the plug-in that it is told. torch is imported by who makes a buffer.
 
-The far end is this module run as a script: FD PLUGIN OPTIONS_JSON LENGTH DEVICE. It
+The far end is this module run as a script: FD PLUGIN OPTIONS_JSON LENGTH DEVICE BUFFER. It
 speaks pickled tuples over the inherited socket to its parent and to nobody else.
 """
 
@@ -82,12 +82,15 @@ class CudaLink:
         options: dict[str, Any],
         length: int,
         devices: tuple[int, int] = (0, 0),
+        buffer: str = "kvxfer.conformance.cuda:CudaBuffer",
     ) -> None:
+        """`buffer` names the class of the memory on both ends, as module:name."""
         ours, theirs = socket.socketpair()
         with theirs:
-            words = [str(theirs.fileno()), plugin, json.dumps(options), str(length)]
+            far_options = options | ({"device": devices[1]} if "device" in options else {})
+            words = [str(theirs.fileno()), plugin, json.dumps(far_options), str(length)]
             self.process = subprocess.Popen(
-                [sys.executable, "-m", __name__, *words, str(devices[1])],
+                [sys.executable, "-m", __name__, *words, str(devices[1]), buffer],
                 pass_fds=[theirs.fileno()],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             )
@@ -95,7 +98,7 @@ class CudaLink:
         self.ops = ops
         status, self.session = ops.open(options)
         assert status == Status.OK, ops.last_error(self.session)
-        self.buffer = CudaBuffer(length, devices[0])
+        self.buffer = _class_of(buffer)(length, devices[0])
         assert ops.register_region(self.session, self.buffer.memory)[0] == Status.OK
         status, self.peer, blob = ops.peer_create(self.session)
         assert status == Status.OK, ops.last_error(self.session)
@@ -120,10 +123,9 @@ class CudaLink:
 
     def move(self, slot: str, local: Any, remote: Any, length: Any, notify: bytes | None) -> Status:
         """Post and turn until it has ended."""
-        columns = [
-            np.asarray(column, dtype=np.uint64)
-            for column in (self.buffer.memory.base + local, self.remote + remote, length)
-        ]
+        columns = [np.asarray(column, dtype=np.uint64) for column in (local, remote, length)]
+        columns[0] = columns[0] + np.uint64(self.buffer.memory.base)
+        columns[1] = columns[1] + np.uint64(self.remote)
         status, request = getattr(self.ops, slot)(self.session, self.peer, *columns, notify)
         assert status == Status.OK, self.ops.last_error(self.session)
         end = time.monotonic() + DEADLINE_S
@@ -140,6 +142,11 @@ class CudaLink:
         self.ops.close(self.session)
 
 
+def _class_of(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 def main() -> None:
     """The far end: lends one tensor, and tells what is in it when a notice comes."""
     link = Connection(int(sys.argv[1]))
@@ -147,7 +154,7 @@ def main() -> None:
     length = int(sys.argv[4])
     status, session = ops.open(json.loads(sys.argv[3]))
     assert status == Status.OK, ops.last_error(session)
-    buffer = CudaBuffer(length, int(sys.argv[5]))
+    buffer = _class_of(sys.argv[6])(length, int(sys.argv[5]))
     status, _ = ops.register_region(session, buffer.memory)
     assert status == Status.OK, ops.last_error(session)
     status, peer, blob = ops.peer_create(session)

@@ -24,6 +24,7 @@ from kvxfer.transport.ops import TransportOps
 
 _SIZE = 4 << 20
 _SUBJECTS = {
+    "cuda": ("kvxfer_cuda", {"device": 0}),
     "nixl": ("kvxfer_nixl", {}),
 }
 
@@ -56,7 +57,10 @@ def link(subject: tuple[str, TransportOps, dict[str, Any]]) -> Iterator[CudaLink
     plugin, ops, options = subject
     made = CudaLink(plugin, ops, options, _SIZE, devices=(0, cuda_count() - 1))
     yield made
-    made.close()
+    if made.process.poll() is None:
+        made.close()
+    else:
+        ops.close(made.session)
 
 
 def _scattered(seed: int, count: int = 1000) -> tuple[Any, Any, Any]:
@@ -91,6 +95,27 @@ def test_read_fetches_exactly_its_ranges(link: CudaLink) -> None:
     local, remote, length = _scattered(2)
     assert link.move("post_read", local, remote, length, None) == Status.OK
     assert link.buffer.read(0, _SIZE) == _moved(source, remote, local, length)
+
+
+def test_a_killed_peer_harms_nothing_of_ours(link: CudaLink) -> None:
+    source = random.Random(3).randbytes(_SIZE)
+    link.buffer.write(0, source)
+    local, remote, length = _scattered(3)
+    assert link.move("post_write", local, remote, length, b"up") == Status.OK
+    link.hear()
+    link.process.kill()
+    ends = [_move_or_refusal(link, local, remote, length) for _ in range(200)]
+    link.process.wait()
+    assert ends[-1] != Status.OK
+    assert link.buffer.read(0, _SIZE) == source
+    assert link.ops.fence_peer(link.session, link.peer) == Status.OK
+
+
+def _move_or_refusal(link: CudaLink, local: Any, remote: Any, length: Any) -> Status:
+    try:
+        return link.move("post_write", local, remote, length, b"late")
+    except AssertionError:
+        return Status.PEER_FAILED
 
 
 def test_the_kit_over_gpu_memory(subject: tuple[str, TransportOps, dict[str, Any]]) -> None:
