@@ -63,7 +63,8 @@ class Window:
 
     def here(self, remote: U64) -> U64:
         """Our addresses of the peer's, each of which lies in one of `regions`."""
-        at = np.searchsorted(self._bases, remote, side="right") - 1
+        one = len(self._shift) == 1
+        at = 0 if one else np.searchsorted(self._bases, remote, side="right") - 1
         moved: U64 = remote + self._shift[at]
         return moved
 

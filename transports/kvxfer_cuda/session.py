@@ -101,6 +101,7 @@ class Session:
         self._driver.close()
 
     def wakeup_fd(self) -> int:
+        self._copier.watch()
         return self._mail.fileno()
 
     # Regions.
@@ -279,6 +280,8 @@ class Session:
 
     def cancel(self, request: int) -> None:
         job, _ = self._jobs.get(request, (None, None))
+        if job is None and any(request == ended for ended, _, _ in self._completed):
+            return
         if job is None:
             raise Refused(Status.OP_INVALID, f"request = {request}: unknown, or has ended")
         if job.left and self._copier.stop(job):

@@ -26,9 +26,11 @@ SLOTS: Final = 8
 SLOT_RANGES: Final = 16384
 LAUNCH_BYTES_MAX: Final = 256 << 20
 """Of one launch: under a millisecond over NVLink."""
+READ_FROM_HOST_MAX: Final = 64
+"""Columns of so few ranges are not worth a copy to the device before the kernel."""
 THREADS: Final = 512
 PIECE_BYTES_MIN: Final = 16 << 10
-_COLUMN_BYTES: Final = SLOT_RANGES * 8
+_SLOT_BYTES: Final = 3 * 8 * SLOT_RANGES
 
 
 @attrs.define(eq=False)
@@ -56,7 +58,7 @@ class _Slot:
     """Room for the columns of one launch: in pinned host memory and on the device."""
 
     columns: U64
-    """Shape (3, SLOT_RANGES), in pinned memory."""
+    """Shape (3 * SLOT_RANGES,), in pinned memory: the three columns of a launch, end to end."""
     pinned: int
     device: int
     event: Any
@@ -73,18 +75,25 @@ class Copier:
         self._free = [self._slot() for _ in range(SLOTS)]
         self._running: deque[tuple[_Slot, Job]] = deque()
         self._waiting: deque[Job] = deque()
+        self._wake = wake
         self._watched: SimpleQueue[Any] = SimpleQueue()
-        self._watcher = threading.Thread(
-            target=_watch, args=(driver, self._watched, wake), name="kvxfer cuda", daemon=True
-        )
-        self._watcher.start()
+        self._watcher: threading.Thread | None = None
+
+    def watch(self) -> None:
+        """From now on `wake` is called when a launch is over. Who polls has no use for it."""
+        if self._watcher is None:
+            args = (self._driver, self._watched, self._wake)
+            name = "kvxfer cuda"
+            self._watcher = threading.Thread(target=_watch, args=args, name=name, daemon=True)
+            self._watcher.start()
+            for slot, _ in self._running:
+                self._watched.put(slot.event)
 
     def _slot(self) -> _Slot:
-        size = 3 * _COLUMN_BYTES
-        pinned = self._driver.pinned(size)
+        pinned = self._driver.pinned(_SLOT_BYTES)
         held = (ctypes.c_uint64 * (3 * SLOT_RANGES)).from_address(pinned)
-        columns = np.ctypeslib.as_array(held).reshape(3, SLOT_RANGES)
-        return _Slot(columns, pinned, self._driver.allocate(size), self._driver.event())
+        columns = np.ctypeslib.as_array(held)
+        return _Slot(columns, pinned, self._driver.allocate(_SLOT_BYTES), self._driver.event())
 
     def add(self, request: int, peer: int, src: U64, dst: U64, length: U64) -> Job:
         """Queue the ranges; `start` hands them over."""
@@ -123,10 +132,8 @@ class Copier:
         slot, count = self._free.pop(), stop - begin
         try:
             for row, column in enumerate((job.src, job.dst, job.length)):
-                slot.columns[row, :count] = column[begin:stop]
-                at = row * _COLUMN_BYTES
-                self._driver.upload(slot.device + at, slot.pinned + at, count * 8, self._stream)
-            starts = tuple(slot.device + row * _COLUMN_BYTES for row in range(3))
+                slot.columns[row * count : (row + 1) * count] = column[begin:stop]
+            starts = self._place(slot, count)
             blocks = min(self._blocks, count)
             self._driver.launch(self._kernel, blocks, THREADS, self._stream, (*starts, count))
             self._driver.record(slot.event, self._stream)
@@ -136,7 +143,16 @@ class Copier:
         job.launched = stop
         job.running += 1
         self._running.append((slot, job))
-        self._watched.put(slot.event)
+        if self._watcher is not None:
+            self._watched.put(slot.event)
+
+    def _place(self, slot: _Slot, count: int) -> tuple[int, int, int]:
+        """Where the kernel finds the columns: few are read where they lie, in host memory."""
+        at = slot.pinned
+        if count > READ_FROM_HOST_MAX:
+            at = slot.device
+            self._driver.upload(at, slot.pinned, 3 * 8 * count, self._stream)
+        return at, at + 8 * count, at + 16 * count
 
     def finished(self) -> list[Job]:
         """Jobs that are over since the last call. Raises CudaError."""
@@ -162,8 +178,9 @@ class Copier:
 
     def close(self) -> None:
         self.settle()
-        self._watched.put(None)
-        self._watcher.join()
+        if self._watcher is not None:
+            self._watched.put(None)
+            self._watcher.join()
         self._driver.drop_stream(self._stream)
         for slot in [*self._free, *(slot for slot, _ in self._running)]:
             self._driver.drop_event(slot.event)
