@@ -357,7 +357,7 @@ class Duet:
                 self.fences.append(effect.peer)
             case fx.TellLanded() | fx.TellLost() | fx.TellLetGo():
                 self._told_consumer(effect)
-            case fx.Trace():
+            case fx.Trace() | fx.TellDrained():
                 pass
             case fx.Post() | fx.StopOp() | fx.TellSent() | fx.TellUnsent():
                 raise Violation(f"a consumer has nothing to do with {effect}")
@@ -380,7 +380,7 @@ class Duet:
                 self._fence_by_producer(effect.peer)
             case fx.TellSent() | fx.TellUnsent():
                 self._told_producer(effect)
-            case fx.Trace():
+            case fx.Trace() | fx.TellDrained():
                 pass
             case fx.Dial() | fx.Resolve() | fx.TellLanded() | fx.TellLost() | fx.TellLetGo():
                 raise Violation(f"a producer has nothing to do with {effect}")
