@@ -7,7 +7,9 @@ Invariant: nothing is answered here that a driver would not answer.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, assert_never
 
 import attrs
@@ -16,6 +18,7 @@ from kvxfer.conformance.vectors import Plain, Rejected, Skipped
 from kvxfer.conformance.vectors_plain import (
     from_plain,
     part_of,
+    part_plain,
     table_of,
     to_numbers,
     to_plain,
@@ -24,7 +27,10 @@ from kvxfer.core import effects as fx
 from kvxfer.core import events as ev
 from kvxfer.core.handshake import Identity, Refusal
 from kvxfer.core.ids import (
+    NO_FEATURES,
+    Feature,
     Incarnation,
+    Initiator,
     LinkId,
     OpId,
     Peer,
@@ -79,6 +85,10 @@ def life_plain(one: Peer) -> Plain:
     return {**peer_plain(one.key), "incarnation": one.incarnation}
 
 
+def features_of(names: list[str]) -> Feature:
+    return reduce(operator.or_, (Feature[name] for name in names), NO_FEATURES)
+
+
 def timings_of(settings: Plain) -> Timings:
     """The files name durations by what the specification says of them."""
     given = settings["timings"]
@@ -88,6 +98,7 @@ def timings_of(settings: Plain) -> Timings:
         renew_misses_max=given["silence_ms"] // given["renew_ms"],
         drain_ms=given["cancel_silence_ms"],
         grant_lease_ms=given["lease_bound_ms"],
+        lease_margin_ms=given["lease_margin_ms"],
         fence_retry_ms=given["fence_retry_ms"],
         tombstone_ms=given["remember_ms"],
     )
@@ -150,6 +161,7 @@ class CoreMachine:
                 rank=settings["rank"],
                 incarnation=Incarnation(settings["incarnation"]),
                 role=Role[settings["role"]],
+                features=features_of(settings["features"]),
             ),
             limits=Limits(
                 transfers_max=bounds["transfers"],
@@ -219,7 +231,7 @@ class CoreMachine:
                 rank=rank,
                 incarnation=other.incarnation,
                 role=Role.PRODUCER,
-                features=0,
+                features=features_of(event.get("features", [])),
             )
         else:
             hello = Hello(
@@ -229,7 +241,7 @@ class CoreMachine:
                 rank=rank,
                 incarnation=other.incarnation,
                 role=Role.CONSUMER,
-                features=0,
+                features=features_of(event.get("features", [])),
                 expected_engine_id=me.engine_id,
                 expected_rank=me.rank,
             )
@@ -264,6 +276,7 @@ class CoreMachine:
                 deadline_ms=event.get("deadline_ms", 1_000_000),
                 tag=tag,
                 silent=silent,
+                initiator=Initiator[event.get("initiator", "PRODUCER")],
             ),
             self.now_ms,
         )
@@ -290,6 +303,22 @@ class CoreMachine:
                 digest=bytes.fromhex(event["digest"]),
                 lease_ms=event["lease_ms"],
                 tag=event["tag"],
+                sealed=event.get("sealed", True),
+                tables=tuple(table_of(t) for t in event.get("tables", ())),
+            ),
+            self.now_ms,
+        )
+
+    def _on_grow(self, event: Plain) -> None:
+        self.session.handle(
+            ev.Grow(
+                transfer_id=TransferId(event["transfer_id"]),
+                token_count=event["tokens"],
+                sealed=event["sealed"],
+                tag=event["tag"],
+                tables=tuple(table_of(t) for t in event.get("tables", ())),
+                token_ahead=event.get("tokens_ahead", 0),
+                layers_final=event.get("layers_final", 0),
             ),
             self.now_ms,
         )
@@ -306,6 +335,9 @@ class CoreMachine:
 
     def _on_shut_down(self, _event: Plain) -> None:
         self.session.shut_down(self.now_ms)
+
+    def _on_drain(self, _event: Plain) -> None:
+        self.session.handle(ev.Drain(), self.now_ms)
 
     # --- the transport ---
 
@@ -374,6 +406,8 @@ class CoreMachine:
                 return [{"effect": "queue", "op": op_plain(effect)}]
             case fx.StopOp():
                 return [{"effect": "stop", "op": op_plain(self.ops[effect.op])}]
+            case fx.TellDrained():
+                return [{"effect": "drained"}]
             case fx.Trace():
                 return []
             case _:
@@ -403,7 +437,7 @@ def op_plain(post: fx.Post) -> Plain:
         "link": post.link,
         "transfer_id": post.grant.header.transfer_id,
         "attempt": post.grant.header.attempt,
-        "part": list(attrs.astuple(post.part)),
+        "part": part_plain(post.part),
     }
 
 

@@ -4,7 +4,8 @@ Owns the names that the files use for our classes. Knows no bytes and no machine
 Invariant: what `to_plain` gives, `from_plain` takes back to an equal message.
 
 Two forms: in codec.json numbers stay numbers and a part is a map; in the files of
-the machines reasons and roles go by name, a part is its four numbers.
+the machines reasons and roles go by name, a part is its four or six numbers. In both,
+what may be left out on the wire is left out where it has its default.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 
 import attrs
 
-from kvxfer.core.ids import Attempt, Incarnation, Part, Reason, Role, TransferId
+from kvxfer.core.ids import Attempt, Incarnation, Initiator, Part, Reason, Role, TransferId
 from kvxfer.core.messages import BlockRuns, Column, Header, Message, MessageType
-from kvxfer.wire.schema import BY_CLASS, BY_TYPE
+from kvxfer.wire.schema import BY_CLASS, BY_TYPE, REQUIRED
 
 _BYTES = ("blob", "shard", "digest")
 
@@ -37,11 +38,11 @@ def _plain(value: object, *, named: bool) -> Any:
         case Column():
             steps = range(0, len(value.data), value.width)
             return [int.from_bytes(value.data[i : i + value.width], "little") for i in steps]
-        case Part() if named:
-            return list(attrs.astuple(value))
+        case Part():
+            return part_plain(value) if named else _part_map(value)
         case bytes():
             return value.hex()
-        case Reason() | Role() if named:
+        case Reason() | Role() | Initiator() if named:
             return value.name
         case IntEnum():
             return int(value)
@@ -49,14 +50,35 @@ def _plain(value: object, *, named: bool) -> Any:
             return [_plain(item, named=named) for item in value]
         case bool() | str() | int():
             return value
-    fields = attrs.fields(type(value))  # type: ignore[arg-type]
-    return {f.name: _plain(getattr(value, f.name), named=named) for f in fields}
+    found = {}
+    for field in attrs.fields(type(value)):  # type: ignore[arg-type]
+        inner = getattr(value, field.name)
+        if field.default is attrs.NOTHING or inner != field.default:
+            found[field.name] = _plain(inner, named=named)
+    return found
+
+
+def _part_map(part: Part) -> dict[str, int]:
+    return attrs.asdict(part, filter=None if part.layer_stop else _no_layers)
+
+
+def part_plain(part: Part) -> list[int]:
+    """A part as its numbers: four, or six where it is not whole in its layers."""
+    return list(_part_map(part).values())
+
+
+def _no_layers(field: attrs.Attribute[Any], _value: Any) -> bool:
+    return not field.name.startswith("layer_")
 
 
 def from_plain(message: dict[str, Any]) -> Message:
     """A message from either form. KeyError where a field is missing."""
     layout = BY_TYPE[MessageType[message["type"]]]
-    values = {f.name: _value(f.name, message[f.name]) for f in layout.fields}
+    values = {
+        f.name: _value(f.name, message[f.name])
+        for f in layout.fields
+        if f.default is REQUIRED or f.name in message
+    }
     if layout.headed:
         values["header"] = _header(message["header"])
     return layout.cls(**values)
@@ -68,6 +90,8 @@ def _value(name: str, value: Any) -> Any:
     match name:
         case "reason":
             return Reason[value] if isinstance(value, str) else _reason(value)
+        case "initiator":
+            return Initiator[value] if isinstance(value, str) else Initiator(value)
         case "role":
             return Role[value] if isinstance(value, str) else Role(value)
         case "part":

@@ -73,7 +73,7 @@ NAMES: dict[str, tuple[int, dict[int, tuple[str, Any]]]] = {
 }
 """Every message with a field of its own: number, and a good value for each key."""
 
-PASSED_OVER = ("65-parts", "two-starts-one-length", "part-turned-round")
+PASSED_OVER = ("1025-parts", "two-starts-one-length", "part-turned-round")
 """Bounds that the CDDL does not state."""
 
 UNHEADED = ("HELLO", "WELCOME", "REFUSE", "DESCRIBE", "BYE")
@@ -130,7 +130,7 @@ def of_another_kind() -> list[Plain]:
 
 def out_of_bounds() -> list[Plain]:
     """One above, or one below, what section 5 allows."""
-    many = [[0, 0, t, t + 1] for t in range(65)]
+    many = [[0, 0, t, t + 1] for t in range(1025)]
     rows: list[tuple[str, str, dict[int, Any], str, str]] = [
         ("HELLO", "version-above-65535", {17: 65536}, "Versions end at 65535.", "5.2.2"),
         ("HELLO", "rank-above-u32", {19: U32_MAX + 1}, "Ranks end at 2^32 - 1.", "5.2.2"),
@@ -144,7 +144,7 @@ def out_of_bounds() -> list[Plain]:
         ("BYE", "reason-above-65535", {16: 65536}, "Reasons end at 65535.", "5.2.2"),
         ("GRANT", "lease-above-u32", {17: U32_MAX + 1}, "Durations end at 2^32 - 1.", "5.2.2"),
         ("GRANT", "lease-negative", {17: -1}, "No duration is negative.", "5.2.2 5.2.8"),
-        ("GRANT", "65-parts", {18: many}, "64 parts at most.", "5.2.2"),
+        ("GRANT", "1025-parts", {18: many}, "1024 parts at most.", "5.2.2"),
         ("GRANT", "group-64-in-a-table", {19: [table(64)]}, "Groups end at 63.", "5.2.2"),
         ("GRANT", "table-of-three-items", {19: [[0, 0, column([1])]]}, "Four items.", "5.2.2"),
         (
@@ -193,7 +193,7 @@ def at_the_bounds() -> list[Plain]:
     last = [U32_MAX, 63, TOKEN_MAX - 1, TOKEN_MAX]
     part = dict(zip(ITEMS, last))
     hello = dict(NAMES["HELLO"][1].values())
-    many = [[0, 0, t, t + 1] for t in range(64)]
+    many = [[0, 0, t, t + 1] for t in range(1024)]
     named = [dict(zip(ITEMS, p)) for p in many]
     widest = {16: 0, 17: 65535, 18: "e" * 256, 19: U32_MAX, 20: U64_MAX, 22: U64_MAX, 23: ""}
     grown = {NAMES["HELLO"][1][key][0]: value for key, value in widest.items()}
@@ -230,7 +230,7 @@ def at_the_bounds() -> list[Plain]:
         accept("RENEW", "no-lease", {17: 0}, {"header": head, "lease_ms": 0}, "0 ms."),
         accept(
             "GRANT",
-            "64-parts",
+            "1024-parts",
             {16: bytes(64), 18: many, 19: []},
             {"header": head, "digest": "00" * 64, "lease_ms": 30_000, "parts": named, "tables": []},
             "The most parts, the longest digest, no table.",
