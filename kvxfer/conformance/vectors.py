@@ -24,7 +24,7 @@ Plain: TypeAlias = dict[str, Any]
 """An object of a vector file: text keys, and values that JSON has."""
 
 PROTOCOL = "kvxfer-1"
-MACHINE_PARTS = ("handshake", "pairing", "completion", "expiry")
+MACHINE_PARTS = ("handshake", "pairing", "completion", "expiry", "pull", "streaming", "drain")
 """Parts whose cases are steps of a machine."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vectorgen import codec, completion, expiry, handshake, pairing
+from vectorgen import codec, completion, drain, expiry, handshake, pairing, pull, streaming
 from vectorgen.words import Plain
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
@@ -58,7 +58,9 @@ NOTES = [
     " entry share no edge); everything else is known. decline: it needs nothing of this transfer."
     " cancel: the request named `tag` has ended.",
     "Events of the producing engine. expect: a prefill runs. offer: tokens [0, tokens) are final."
-    " withdraw: the engine takes back what `tag` named.",
+    " withdraw: the engine takes back what `tag` named. An offer that is not sealed is followed by"
+    " grow: tokens [0, tokens) are final, and of those below tokens_ahead the first layers_final"
+    " layers. drain: this peer takes nothing new and finishes what it has.",
     "Events of the transport. claim: the part is about to be posted; `post` in `out` is the"
     " permission. op_ended: all operations of it have ended: done, failed and quiet, or failed and"
     " not proven quiet. not_posted: nothing of it was posted. fence_result: of an earlier fence."
@@ -66,8 +68,9 @@ NOTES = [
     "Effects. send, dial, close: of control connections. up: the handshake is over. fence: the"
     " transport shall prove that this life can write no more, and end our operations towards it."
     " queue: the part may be posted once it is claimed. post: see claim. stop: post nothing more of"
-    " a claimed part. landed, lost, let_go, sent, unsent: told to the engine; let_go gives the"
-    " blocks back.",
+    " a claimed part. landed, lost, let_go, sent, unsent, drained: told to the engine; let_go gives"
+    " the blocks back. In pull, queue, claim, post and stop are the consumer's, about its reads.",
+    "features: those of this side; where link_up has `features`, those of the other side.",
 ]
 
 
@@ -96,6 +99,9 @@ FILES: dict[str, Callable[[], Plain]] = {
     "pairing": lambda: machine_file("pairing", pairing.cases()),
     "completion": lambda: machine_file("completion", completion.cases()),
     "expiry": lambda: machine_file("expiry", expiry.cases()),
+    "pull": lambda: machine_file("pull", pull.cases()),
+    "streaming": lambda: machine_file("streaming", streaming.cases()),
+    "drain": lambda: machine_file("drain", drain.cases()),
 }
 """Files that are made here. layout.json has a generator of its own."""
 

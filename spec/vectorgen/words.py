@@ -70,8 +70,10 @@ def prod(
     name: str, note: str, rules: str, *steps: Step, links: Any = ((1, D0),), **more: Any
 ) -> Plain:
     """A case for a producer that is linked already; `ranks` are those of the consuming engine."""
-    ranks = more.pop("ranks", (0,))
-    ups = [(link_up(link, who, dialled=False, ranks=ranks),) for link, who in links]
+    ranks, features = more.pop("ranks", (0,)), more.get("features", [])
+    ups = [
+        (link_up(link, who, dialled=False, ranks=ranks, features=features),) for link, who in links
+    ]
     return case(name, note, rules, *ups, *steps, role="PRODUCER", **more)
 
 
@@ -80,7 +82,8 @@ def cons(
 ) -> Plain:
     """A case for a consumer that is linked already."""
     me = {"engine_id": "eng-D", "incarnation": D}
-    ups = [(link_up(link, who, dialled=True, ranks=(0,)),) for link, who in links]
+    features = more.get("features", [])
+    ups = [(link_up(link, who, dialled=True, features=features),) for link, who in links]
     return case(name, note, rules, *ups, *steps, role="CONSUMER", **{**me, **more})
 
 
@@ -91,8 +94,17 @@ def event(kind: str, **fields: Any) -> Plain:
     return {"event": kind, **fields}
 
 
-def link_up(link: int, who: Plain, *, dialled: bool, ranks: tuple[int, ...] = (0,)) -> Plain:
-    return event("link_up", link=link, peer=who, dialled=dialled, ranks=list(ranks))
+def link_up(
+    link: int,
+    who: Plain,
+    *,
+    dialled: bool,
+    ranks: tuple[int, ...] = (0,),
+    features: list[str] | None = None,
+) -> Plain:
+    """`features` are those of the other side; left out where it has none."""
+    whole = event("link_up", link=link, peer=who, dialled=dialled, ranks=list(ranks))
+    return {**whole, "features": features} if features else whole
 
 
 def recv(message: Plain, link: int = 1) -> Plain:
@@ -109,6 +121,7 @@ def lost_link(link: int = 1) -> Plain:
 
 TIME = event("time")
 SHUT_DOWN = event("shut_down")
+DRAIN = event("drain")
 
 
 def part(n: int = 0, rank: int = 0) -> list[int]:
@@ -160,29 +173,41 @@ def offer(
     tokens: int = BLOCK,
     digest: str = "",
     lease_ms: int = 30_000,
+    **more: Any,
 ) -> Plain:
-    fields = {"tokens": tokens, "digest": digest, "lease_ms": lease_ms}
+    fields = {"tokens": tokens, "digest": digest, "lease_ms": lease_ms, **more}
     return event("offer", transfer_id=tid, tag=tag, **fields)
+
+
+def grow(
+    tokens: int, *, sealed: bool = False, tag: str = "p1", tid: str = "t", **more: Any
+) -> Plain:
+    """More of an offer that was not sealed is final."""
+    return event("grow", transfer_id=tid, tag=tag, tokens=tokens, sealed=sealed, **more)
 
 
 def withdraw(tag: str = "p1", tid: str = "t") -> Plain:
     return event("withdraw", transfer_id=tid, tag=tag)
 
 
-def op(n: int = 0, tid: str = "t", attempt: int = 1, link: int = 1) -> Plain:
-    return {"link": link, "transfer_id": tid, "attempt": attempt, "part": part(n)}
+def op(
+    n: int | list[int] = 0, tid: str = "t", attempt: int = 1, link: int = 1, rank: int = 0
+) -> Plain:
+    """`n`: the number of a part, or the part itself."""
+    named = part(n, rank) if isinstance(n, int) else n
+    return {"link": link, "transfer_id": tid, "attempt": attempt, "part": named}
 
 
-def claim(n: int = 0, **names: Any) -> Plain:
+def claim(n: int | list[int] = 0, **names: Any) -> Plain:
     return event("claim", op=op(n, **names))
 
 
-def ended(n: int = 0, end: str = "done", **names: Any) -> Plain:
+def ended(n: int | list[int] = 0, end: str = "done", **names: Any) -> Plain:
     """`end`: done, quiet (failed and quiet) or unquiet (failed, not proven quiet)."""
     return event("op_ended", op=op(n, **names), end=end)
 
 
-def not_posted(n: int = 0, reason: str = "TRANSPORT_FAILED", **names: Any) -> Plain:
+def not_posted(n: int | list[int] = 0, reason: str = "TRANSPORT_FAILED", **names: Any) -> Plain:
     return event("not_posted", op=op(n, **names), reason=reason)
 
 
@@ -241,9 +266,15 @@ def grant(tid: str = "t", attempt: int = 1, *, link: int = 1, **fields: Any) -> 
 
 
 def renew(
-    tid: str = "t", attempt: int = 1, *, link: int = 1, of: Plain = D0, lease_ms: int = 30_000
+    tid: str = "t",
+    attempt: int = 1,
+    *,
+    link: int = 1,
+    of: Plain = D0,
+    lease_ms: int = 30_000,
+    **fields: Any,
 ) -> Plain:
-    return recv(from_d("RENEW", tid, attempt, of, lease_ms=lease_ms), link)
+    return recv(from_d("RENEW", tid, attempt, of, lease_ms=lease_ms, **fields), link)
 
 
 def recv_cancel(tid: str = "t", attempt: int = 1, *, link: int = 1, of: Plain = D0) -> Plain:
@@ -254,8 +285,8 @@ def _answer(kind: str, tid: str, attempt: int, link: int, to: Plain, **fields: A
     return send(message(kind, header(tid, attempt, P, to["incarnation"]), **fields), link)
 
 
-def ack(tid: str = "t", attempt: int = 1, *, link: int = 1, to: Plain = D0) -> Plain:
-    return _answer("GRANT_ACK", tid, attempt, link, to)
+def ack(tid: str = "t", attempt: int = 1, *, link: int = 1, to: Plain = D0, **fields: Any) -> Plain:
+    return _answer("GRANT_ACK", tid, attempt, link, to, **fields)
 
 
 def gone(reason: str, tid: str = "t", attempt: int = 1, *, link: int = 1, to: Plain = D0) -> Plain:
@@ -287,6 +318,20 @@ def never(
     return _answer("NEVER_POSTED", tid, attempt, link, to, **fields)
 
 
+def lend(
+    *parts: list[int], tid: str = "t", attempt: int = 1, link: int = 1, to: Plain = D0
+) -> Plain:
+    """OFFER of a producer, in pull."""
+    return _answer("OFFER", tid, attempt, link, to, parts=list(parts), tables=tables(1))
+
+
+def recv_release(
+    landed: bool, tid: str = "t", attempt: int = 1, *, link: int = 1, of: Plain = D0
+) -> Plain:
+    reason = "NONE" if landed else "CANCELLED_BY_CONSUMER"
+    return recv(from_d("RELEASE", tid, attempt, of, landed=landed, reason=reason), link)
+
+
 # What a consumer sends and takes in. `to` and `of` are the producer.
 
 
@@ -300,8 +345,10 @@ def _asked(kind: str, tid: str, attempt: int, link: int, to: Plain, **fields: An
     return send(message(kind, header(tid, attempt, D, to["incarnation"]), **fields), link)
 
 
-def renewed(tid: str = "t", attempt: int = 1, *, link: int = 1, to: Plain = P0) -> Plain:
-    return _asked("RENEW", tid, attempt, link, to)
+def renewed(
+    tid: str = "t", attempt: int = 1, *, link: int = 1, to: Plain = P0, **fields: Any
+) -> Plain:
+    return _asked("RENEW", tid, attempt, link, to, **fields)
 
 
 def sent_cancel(tid: str = "t", attempt: int = 1, *, link: int = 1, to: Plain = P0) -> Plain:
@@ -349,12 +396,27 @@ def recv_gone(
     return recv(from_p("GONE", tid, attempt, of, reason=reason), link)
 
 
-def recv_ack(tid: str = "t", attempt: int = 1, *, link: int = 1, of: Plain = P0) -> Plain:
-    return recv(from_p("GRANT_ACK", tid, attempt, of), link)
+def recv_ack(
+    tid: str = "t", attempt: int = 1, *, link: int = 1, of: Plain = P0, **fields: Any
+) -> Plain:
+    return recv(from_p("GRANT_ACK", tid, attempt, of, **fields), link)
 
 
 def recv_cancelled(tid: str = "t", attempt: int = 1, *, link: int = 1, of: Plain = P0) -> Plain:
     return recv(from_p("CANCELLED", tid, attempt, of), link)
+
+
+def recv_offer(
+    *parts: list[int], tid: str = "t", attempt: int = 1, link: int = 1, of: Plain = P0
+) -> Plain:
+    fields = {"parts": list(parts), "tables": tables(1)}
+    return recv(from_p("OFFER", tid, attempt, of, **fields), link)
+
+
+def released(
+    landed: bool, tid: str = "t", attempt: int = 1, *, link: int = 1, to: Plain = P0
+) -> Plain:
+    return _asked("RELEASE", tid, attempt, link, to, landed=landed)
 
 
 # --- effects ---
@@ -384,15 +446,15 @@ def fence(who: Plain) -> Plain:
     return effect("fence", peer=who)
 
 
-def queue(n: int = 0, **names: Any) -> Plain:
+def queue(n: int | list[int] = 0, **names: Any) -> Plain:
     return effect("queue", op=op(n, **names))
 
 
-def post(n: int = 0, **names: Any) -> Plain:
+def post(n: int | list[int] = 0, **names: Any) -> Plain:
     return effect("post", op=op(n, **names))
 
 
-def stop(n: int = 0, **names: Any) -> Plain:
+def stop(n: int | list[int] = 0, **names: Any) -> Plain:
     return effect("stop", op=op(n, **names))
 
 
@@ -410,6 +472,9 @@ def let_go(tag: str = "d1", attempt: int = 1, tid: str = "t") -> Plain:
 
 def sent(tag: str = "p1", tid: str = "t") -> Plain:
     return effect("sent", transfer_id=tid, tag=tag)
+
+
+DRAINED = effect("drained")
 
 
 def unsent(reason: str, tag: str = "p1", tid: str = "t") -> Plain:

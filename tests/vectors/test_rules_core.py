@@ -62,7 +62,7 @@ def test_shutting_down_gives_no_block_back_that_somebody_may_write_into() -> Non
 
 
 def test_a_peer_without_features_is_told_nothing_of_them() -> None:
-    """The other side has every feature, or none: whoever has none himself says nothing new."""
+    """Whoever has no feature himself says nothing that belongs to one."""
     for vectors in FILES.values():
         for case in vectors.cases:
             settings = merged(vectors.settings, case["settings"])
