@@ -216,7 +216,7 @@ def test_a_read_that_never_ends_is_fenced() -> None:
     duet.reading.finish(second, done=True)
     duet.cancel("t", d)
     duet.deliver_all(cable)
-    duet.advance(duet.timings.drain_ms)
+    duet.advance(duet.timings.grant_lease_ms)
     assert len(duet.fences) == 1
     assert not cable.open_at_consumer
     duet.fence(fenced=False)
