@@ -1,7 +1,5 @@
 """Completion: how parts end, and what a request and a source make of it (6.4 to 6.7, 6.10)."""
 
-# fmt: off  - a case is a small table; one line a step reads best.
-
 from __future__ import annotations
 
 from vectorgen.words import (

@@ -1,7 +1,5 @@
 """Drain: a peer that is to go finishes what it has begun (section 6.15)."""
 
-# fmt: off  - a case is a small table; one line a step reads best.
-
 from __future__ import annotations
 
 from typing import Any

@@ -4,8 +4,6 @@ The times are those of the file's `settings`; all cases carry the flag `timing`,
 may be built with other ones.
 """
 
-# fmt: off  - a case is a small table; one line a step reads best.
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,7 +1,5 @@
 """Pairing: who meets whom, and who must not (sections 6.1, 6.3, 6.4, 6.6, 6.8)."""
 
-# fmt: off  - a case is a small table; one line a step reads best.
-
 from __future__ import annotations
 
 from vectorgen.words import (

@@ -1,7 +1,5 @@
 """Streaming: parts follow a prefill chunk by chunk (sections 6.4 and 6.14)."""
 
-# fmt: off  - a case is a small table; one line a step reads best.
-
 from __future__ import annotations
 
 from typing import Any

@@ -35,7 +35,7 @@ def test_bounds_that_the_text_names_are_the_defaults() -> None:
     assert f"{LIMITS.blocks_per_grant_max}" in sentence("K-6.2.3")
     assert f"at most {PLAIN_ITEMS_MAX} items" in SPEC.replace("\n", " ")
     assert f"| parts | array of part, at most {LIMITS.parts_per_edge_max} |" in SPEC
-    assert f"| tables | array of runs, at most {LIMITS.groups_max} |" in SPEC
+    assert f"| tables | array of runs, at most {LIMITS.groups_max}" in SPEC
     assert f"bytes(..{LIMITS.blob_bytes_max})" in SPEC
     assert f"group below {LIMITS.groups_max}" in SPEC
 
@@ -47,6 +47,7 @@ def test_times_that_the_text_names_are_the_defaults() -> None:
     assert f"{silence_s} s for RENEW" in sentence("K-6.9.6")
     assert f"{TIMINGS.drain_ms // 1000} s for CANCEL" in sentence("K-6.9.6")
     assert f"{TIMINGS.grant_lease_ms // 1000} s or more" in sentence("K-6.9.1")
+    assert f"{TIMINGS.lease_margin_ms // 1000} s is the default" in sentence("K-6.13.4")
     for rule in ("K-6.8.1", "K-6.8.2"):
         assert f"{TIMINGS.tombstone_ms // 60_000} minutes" in sentence(rule)
 

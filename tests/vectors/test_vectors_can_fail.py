@@ -196,7 +196,8 @@ def test_a_machine_that_does_nothing_fails_almost_everything(part: str) -> None:
             return []
 
     report = check_machine(lambda _settings: Deaf(), load(FOLDER / f"{part}.json"))
-    assert len(report.failed) == len(report.results)
+    # A few cases are all about saying nothing.
+    assert len(report.failed) >= 0.9 * len(report.results)
 
 
 def test_a_machine_that_raises_fails_that_case_and_the_next_is_judged() -> None:
