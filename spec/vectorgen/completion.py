@@ -5,6 +5,7 @@ from __future__ import annotations
 from vectorgen.words import (
     D0,
     D1,
+    LATER_D0,
     LATER_P0,
     P0,
     P1,
@@ -573,6 +574,16 @@ def let_go_cases() -> list[Plain]:
             (fence_result(P0, True), let_go()),
         ),
         no(
+            "another-life-comes-and-goes",
+            "Its link is not that of the older life.",
+            "6.11.5 3.3.4",
+            *ONE,
+            broken,
+            (link_up(2, LATER_P0, dialled=True),),
+            (lost_link(2), close(2)),
+            (fence_result(P0, True), let_go()),
+        ),
+        no(
             "quarantine-does-not-stop-the-next",
             "Another transfer of the same peer lands.",
             "6.10.4",
@@ -765,6 +776,28 @@ def producer_cases() -> list[Plain]:
             (ended(end="unquiet"), failed(0, quiet=False), close(), fence(D0), bad),
             (link_up(2, D0, dialled=False),),
             (grant(link=2),),
+        ),
+        no(
+            "unproven-and-another-life",
+            "The next life of the consumer starts without that memory.",
+            "6.7.6 6.8.3 6.8.4",
+            *one,
+            (ended(end="unquiet"), failed(0, quiet=False), close(), fence(D0), bad),
+            (link_up(2, LATER_D0, dialled=False),),
+            (
+                grant(of=LATER_D0, link=2),
+                gone("TRANSPORT_FAILED", link=2, to=LATER_D0),
+            ),
+        ),
+        no(
+            "renewed-while-it-drains",
+            "Acknowledged; what has to end in time is not given more of it.",
+            "6.9.4 6.9.10",
+            *one,
+            (recv_cancel(), stop(), ack()),
+            (20_000, renew(), ack()),
+            (30_000, TIME, close(), fence(D0)),
+            (30_001, ended(end="unquiet"), left),
         ),
         no(
             "unproven-and-the-next-attempt",

@@ -509,6 +509,15 @@ def deadline_cases() -> list[Plain]:
             (4_004, fence_result(P0, True), let_go()),
         ),
         no(
+            "fence-takes-its-time",
+            "No renewal, no second fence while the first is open.",
+            "6.10.5",
+            *WAITING,
+            (1_000, *BROKEN),
+            (60_000, TIME),
+            (60_001, fence_result(P0, True), let_go()),
+        ),
+        no(
             "quarantine-outlives-every-timer",
             "An hour without proof is no proof.",
             "6.10.3 6.10.5",

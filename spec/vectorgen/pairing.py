@@ -568,6 +568,23 @@ def unmet() -> list[Plain]:
             limits={"transfers": 2},
         ),
         no(
+            "no-room-for-announcements",
+            "What was not taken is not held.",
+            "10.4",
+            (expect("p1", "a"),),
+            (expect("p2", "b"),),
+            (offer("p2", "b"), unsent("TABLE_FULL", "p2", "b")),
+            limits={"transfers": 1},
+        ),
+        no(
+            "announced-while-shutting-down",
+            "Nothing is begun.",
+            "6.12.1",
+            (SHUT_DOWN,),
+            (expect(),),
+            (offer(), unsent("SHUTDOWN")),
+        ),
+        no(
             "offered-twice",
             "The second offer fails, the first stands.",
             "6.3.1",
