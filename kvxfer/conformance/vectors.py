@@ -114,6 +114,19 @@ def check_machine(
     return _run(vectors, only, lambda case: _machine(factory, vectors.settings, case))
 
 
+def check_parts(
+    cut: Callable[[Plain], list[list[int]]], vectors: Vectors, *, only: Iterable[str] | None = None
+) -> Report:
+    """Judge the cutting of parts: the set that both sides have to know by themselves."""
+
+    def judge(case: Plain) -> tuple[Verdict, str]:
+        got = sorted(cut(case))
+        same = got == sorted(case["parts"])
+        return _passed("" if same else f"{len(got)} parts, the first {got[:3]}")
+
+    return _run(vectors, only, judge)
+
+
 def check_layout(
     translate: Translate, vectors: Vectors, *, only: Iterable[str] | None = None
 ) -> Report:

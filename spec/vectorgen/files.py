@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vectorgen import codec, completion, drain, expiry, handshake, pairing, pull, streaming
+from vectorgen import codec, completion, drain, expiry, handshake, pairing, parts, pull, streaming
 from vectorgen.words import Plain
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
@@ -93,12 +93,25 @@ def codec_file() -> Plain:
     return {**whole, "vectors": old + made}
 
 
+def parts_file() -> Plain:
+    return {
+        "protocol": "kvxfer-1",
+        "part": "parts",
+        "notes": [
+            "parts: what a GRANT to this producer rank names, for tokens [start, stop) of groups in"
+            " which every token has a slot. Their order is free, their set is not.",
+        ],
+        "vectors": parts.cases(),
+    }
+
+
 FILES: dict[str, Callable[[], Plain]] = {
     "codec": codec_file,
     "handshake": lambda: machine_file("handshake", handshake.cases()),
     "pairing": lambda: machine_file("pairing", pairing.cases()),
     "completion": lambda: machine_file("completion", completion.cases()),
     "expiry": lambda: machine_file("expiry", expiry.cases()),
+    "parts": parts_file,
     "pull": lambda: machine_file("pull", pull.cases()),
     "streaming": lambda: machine_file("streaming", streaming.cases()),
     "drain": lambda: machine_file("drain", drain.cases()),
@@ -109,7 +122,7 @@ FILES: dict[str, Callable[[], Plain]] = {
 def text_of(whole: Plain) -> str:
     """JSON with a line for each step, so that a case can be read and compared."""
     if whole["part"] == "codec":
-        return json.dumps(whole, indent=1, ensure_ascii=True) + "\n"
+        return json.dumps(whole, indent=1) + "\n"
     head = {key: value for key, value in whole.items() if key != "vectors"}
     lines = json.dumps(head, indent=1)[:-2] + ',\n "vectors": ['
     return lines + ",".join(_case(case) for case in whole["vectors"]) + "\n ]\n}\n"
@@ -117,6 +130,8 @@ def text_of(whole: Plain) -> str:
 
 def _case(case: Plain) -> str:
     head = [f"   {json.dumps(k)}: {json.dumps(v)}" for k, v in case.items() if k != "steps"]
+    if "steps" not in case:
+        return "\n  {\n" + ",\n".join(head) + "\n  }"
     steps = [f"    {json.dumps(step)}" for step in case["steps"]]
     body = ",\n".join([*head, '   "steps": [\n' + ",\n".join(steps) + "\n   ]"])
     return "\n  {\n" + body + "\n  }"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from kvxfer.conformance.vectors import (
     check_codec,
     check_layout,
     check_machine,
+    check_parts,
     load,
     merged,
 )
@@ -271,6 +273,22 @@ def test_a_wrong_value_fails_and_another_encoding_is_non_strict() -> None:
 def test_a_receiver_may_accept_what_is_marked_so() -> None:
     report = check_codec(lambda _: ("BYE", {}), encode_from_plain, CODEC, only=["key-array"])
     assert [r.verdict for r in report.results] == [Verdict.NON_STRICT]
+
+
+def from_the_first_token(case: Plain) -> list[list[int]]:
+    """Counts the grid from the first token that is wanted, not from token 0."""
+    start, stop = case["tokens"]
+    step = case["part_tokens"] or stop
+    cuts = [*range(start, stop, step), stop]
+    return [[case["producer_rank"], 0, a, b] for a, b in itertools.pairwise(cuts)]
+
+
+def test_a_cut_that_both_sides_would_see_otherwise_fails() -> None:
+    failed = check_parts(from_the_first_token, load(FOLDER / "parts.json")).failed
+    assert {"parts/cut-at-multiples", "parts/one-too-many", "parts/layers-of-the-last-cell"} <= set(
+        failed
+    )
+    assert "parts/begins-on-the-grid" not in failed
 
 
 LAYOUT = Vectors(
