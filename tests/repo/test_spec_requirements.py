@@ -63,7 +63,7 @@ def missing(name: str) -> str:
         return "no such file"
     if not test:
         return "" if names_in(path) else "a file without tests"
-    return "" if test in names_in(path) else "no such test in it"
+    return "" if test.split("::")[-1] in names_in(path) else "no such test in it"
 
 
 def test_every_rule_has_its_row_and_no_row_is_without_a_rule() -> None:
