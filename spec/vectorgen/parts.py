@@ -195,7 +195,7 @@ def cases() -> list[Plain]:
         ),
         case(
             "one-too-many",
-            "The next multiple of the grid.",
+            "The grid is doubled.",
             "6.4.11",
             (0, 10_241),
             (10, 0),
@@ -211,11 +211,11 @@ def cases() -> list[Plain]:
         ),
         case(
             "too-many-by-a-token",
-            "From an uneven start, one cell more.",
+            "Doubled once it is 1025, so once more.",
             "6.4.11",
             (5, 20_485),
             (10, 0),
-            spans(5, *range(30, 20_485, 30), 20_485),
+            spans(5, *range(40, 20_485, 40), 20_485),
         ),
         case(
             "too-many-in-all-groups",
