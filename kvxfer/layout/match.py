@@ -13,7 +13,8 @@ from kvxfer.layout.geometry import Group, GroupKind, Plane
 
 def check_alike(source: Group, target: Group) -> None:
     """Raise LayoutMismatch naming the group, the field and, if it is one, the plane."""
-    for name in ("kind", "heads_total", "reach", "fingerprint"):
+    _same(target.name, "kind", source.kind.name, target.kind.name)
+    for name in ("heads_total", "reach", "fingerprint"):
         _same(target.name, name, getattr(source, name), getattr(target, name))
     # Planes are matched by name; their order is each side's own affair.
     here, there = ({p.name: p for p in group.planes} for group in (source, target))

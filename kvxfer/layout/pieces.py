@@ -8,6 +8,8 @@ and each lies in one physical block of either side.
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +21,11 @@ from kvxfer.layout.tokens import WHOLE, Share, distinct, share_of, shared_segmen
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
+Ints = Any
+"""A Python int, or a column of them: one segment is the usual case, and numpy is slow on it."""
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class SlotAxis:
     """How one side lays the slots of a request into memory."""
 
@@ -44,19 +48,17 @@ class SlotAxis:
             share_of(group),
         )
 
-    def slots_of(self, token: I64, count: I64, first_token: int) -> tuple[I64, I64]:
+    def slots_of(self, token: Ints, count: Ints, first_token: int) -> tuple[Ints, Ints]:
         """First slot, from the table's start, and number of slots of owned tokens."""
-        start = self.position(token) - self.share.position(first_token)
+        start = token - first_token
+        if not self.share.whole:
+            # An owned token's position, as by `Share.position`.
+            rounds, inside = token // self.share.period, token % self.share.period
+            start = rounds * self.share.interleave + inside
+            start = start - self.share.rank * self.share.interleave
+            start = start - self.share.position(first_token)
         first = start // self.tokens_per_state
         return first, -((-start - count) // self.tokens_per_state) - first
-
-    def position(self, token: I64) -> I64:
-        """`Share.position` of tokens that are owned."""
-        if self.share.whole:
-            return token
-        rounds, inside = np.divmod(token, self.share.period)
-        found: I64 = rounds * self.share.interleave + inside
-        return found - self.share.rank * self.share.interleave
 
     def offsets(self, table: BlockTable, slots: I64) -> U64:
         """Byte offset of each slot from (layer 0, block 0, head 0, slot 0)."""
@@ -73,7 +75,7 @@ class SlotAxis:
         return offsets
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class SlotAxes:
     """Both sides' slots of the planes that are laid out alike."""
 
@@ -107,33 +109,37 @@ def cut(
     the tokens do not lie in as many slots on both sides.
     """
     tokens, counts = _segments(axes, token_start, token_stop, pieces_max)
-    here, slots = axes.src.slots_of(tokens, counts, source.first_token)
-    there, also = axes.dst.slots_of(tokens, counts, target.first_token)
-    if slots.shape != also.shape or bool((slots != also).any()):
+    here, slots = (_column(n) for n in axes.src.slots_of(tokens, counts, source.first_token))
+    there, also = (_column(n) for n in axes.dst.slots_of(tokens, counts, target.first_token))
+    if slots.tolist() != also.tolist():
         raise LayoutMismatch(
             f"tokens {token_start} to {token_stop - 1} lie in {int(slots.sum())} states at the "
             f"producer and {int(also.sum())} at the consumer"
         )
-    borders, segment, length = _cut_slots(axes, here, there, slots, pieces_max)
+    places, segment, length = _cut_slots(axes, here, there, slots, pieces_max)
     return Pieces(
-        axes.src.offsets(source, here[segment] + borders),
-        axes.dst.offsets(target, there[segment] + borders),
+        axes.src.offsets(source, here[segment] + places),
+        axes.dst.offsets(target, there[segment] + places),
         length,
     )
 
 
-def _segments(axes: SlotAxes, start: int, stop: int, segments_max: int) -> tuple[I64, I64]:
+def _column(values: Ints) -> I64:
+    return values if isinstance(values, np.ndarray) else np.array([values], np.int64)
+
+
+def _segments(axes: SlotAxes, start: int, stop: int, segments_max: int) -> tuple[Ints, Ints]:
     """Tokens that lie side by side on both sides: first token and count."""
     shares = {axes.src.share, axes.dst.share, axes.only} - {WHOLE}
     if not shares:
-        return np.array([start]), np.array([stop - start])
+        return start, stop - start
     if shares == {axes.src.share} == {axes.dst.share}:
         # Both own the same tokens, at the same positions: one piece, however they alternate.
         here = axes.src.share
         first, count = here.position(start), here.position(stop) - here.position(start)
         rounds, inside = divmod(first, here.interleave)
         token = rounds * here.period + here.rank * here.interleave + inside
-        return (np.array([token]), np.array([count])) if count else (_NONE, _NONE)
+        return (token, count) if count else (_NONE, _NONE)
     return shared_segments(shares, start, stop, segments_max)
 
 
@@ -142,7 +148,7 @@ _NONE = np.zeros(0, np.int64)
 
 def _cut_slots(
     axes: SlotAxes, here: I64, there: I64, slots: I64, pieces_max: int
-) -> tuple[I64, I64, I64]:
+) -> tuple[I64, I64 | int, I64]:
     """First slot of each piece within its segment, the segment, and the piece's slots."""
     total = int(slots.sum())
     smallest = min(axes.src.slots, axes.dst.slots)
@@ -154,16 +160,20 @@ def _cut_slots(
     before = np.cumsum(slots) - slots
     phase_here, phase_there = -here % axes.src.slots, -there % axes.dst.slots
     cuts = [before, _multiples(phase_here, slots, before, axes.src.slots)]
-    if axes.src.slots != axes.dst.slots or bool((phase_here != phase_there).any()):
+    one_grid = axes.src.slots == axes.dst.slots and phase_here.tolist() == phase_there.tolist()
+    if not one_grid:
         cuts.append(_multiples(phase_there, slots, before, axes.dst.slots))
-    places = distinct(np.concatenate(cuts))
-    if slots.size == 1:
-        segment = np.zeros(places.size, np.int64)
+    if one_grid and slots.size == 1:
+        # The usual case: one column, in order already.
+        places = cuts[1] if not phase_here[0] else np.concatenate(cuts)
     else:
-        segment = np.searchsorted(before, places, side="right") - 1
+        places = distinct(np.concatenate(cuts))
     length = np.empty_like(places)
     np.subtract(places[1:], places[:-1], out=length[:-1])
     length[-1:] = total - places[-1:]
+    if slots.size == 1:
+        return places, 0, length
+    segment = np.searchsorted(before, places, side="right") - 1
     return places - before[segment], segment, length
 
 

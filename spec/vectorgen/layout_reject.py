@@ -160,7 +160,8 @@ def _boxes() -> list[Plain]:
         _wrong("too-few-layer-areas", "One area for two layers.", "K-7.3.10",
                ((*PLANE, "layer_areas"), [0])),
         _wrong("layer-areas-overlap", "The areas of two layers share bytes.", "K-7.3.10",
-               (("areas",), half), ((*PLANE, "layer_areas"), [0, 1])),
+               (("areas",), half), ((*PLANE, "layer_areas"), [0, 1]),
+               pair=(engine()[0], engine(base=D_BASE)[0])),
     ]  # fmt: skip
 
 
