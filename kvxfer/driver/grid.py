@@ -14,7 +14,7 @@ import attrs
 
 from kvxfer.core.ids import Feature, Part
 from kvxfer.layout.edges import Edge
-from kvxfer.layout.geometry import Shard
+from kvxfer.layout.geometry import GroupKind, Shard
 from kvxfer.layout.grid import grain_of
 
 
@@ -95,7 +95,11 @@ def _layer_cells(part: Part, step: int, producer: Shard, edges: Sequence[Edge]) 
     mine = [edge for edge in edges if edge.consumer_group == part.group]
     if not step or not mine:
         return [part]
-    layers = producer.groups[mine[0].producer_group].layers
+    group = producer.groups[mine[0].producer_group]
+    layers = group.layers
+    if group.kind is GroupKind.STATE:
+        # Layers that run ahead of the tokens may hold the state of a later token.
+        return [part]
     moved = {layer for edge in mine for layer in edge.layers}
     cells = []
     for start in range(0, len(layers), step):

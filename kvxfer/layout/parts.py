@@ -97,8 +97,11 @@ def token_spans(
 def layer_spans(
     group: Group, edges: Sequence[Edge], grid_layers: int | None = None
 ) -> list[tuple[int, int]]:
-    """Positions in the producer's list, cut at multiples of the grid, that an edge moves."""
-    if grid_layers is None:
+    """Positions in the producer's list, cut at multiples of the grid, that an edge moves.
+
+    A state moves whole: layers that run ahead of the tokens may hold that of a later token.
+    """
+    if grid_layers is None or group.kind is GroupKind.STATE:
         return [(0, len(group.layers))]
     if grid_layers < 1:
         raise BadValue("grid_layers", grid_layers, "at least 1")

@@ -26,6 +26,7 @@ from kvxfer.layout.parts import (
     check_state,
     edges_in,
     groups_left_out,
+    layer_spans,
     part_boxes,
     token_spans,
 )
@@ -133,6 +134,13 @@ def test_only_the_last_tokens_are_cut_by_layers() -> None:
     assert [sorted(layers) for (layers,) in kept] == [["a", "b", "c"], ["a", "b"], ["c"]]
     with pytest.raises(BadValue, match="grid_layers"):
         part_boxes(producer, consumer, edges, 0, 8, grid_layers=0)
+
+
+def test_a_state_is_not_cut_by_layers() -> None:
+    group = attrs.evolve(engine().groups[0], kind=GroupKind.STATE)
+    edges = edges_between(engine(), engine())
+    assert layer_spans(group, edges, 1) == [(0, 3)]
+    assert layer_spans(engine().groups[0], edges, 1) == [(0, 1), (1, 2), (2, 3)]
 
 
 def test_layers_of_another_stage_are_nobodys_part() -> None:
