@@ -18,8 +18,8 @@ import numpy as np
 from kvxfer.conformance.case import CaseFailedError, NotSupportedError, expect
 from kvxfer.conformance.endpoint import Buffer, DramBuffer, Endpoint, Pair, RawBuffer
 from kvxfer.status import Status, is_never_posted
+from kvxfer.transport.answers import answer_fault
 from kvxfer.transport.caps import Caps
-from kvxfer.transport.checker import answer_fault
 from kvxfer.transport.ops import COMPLETION, U64, Direction, Strided
 
 SETTLE_TURNS: Final = 20
