@@ -20,11 +20,16 @@ from kvxfer.conformance.case import (
 from kvxfer.conformance.cases import (
     transport_allocate,
     transport_cancel,
+    transport_death,
+    transport_failures,
     transport_fence,
+    transport_life,
+    transport_load,
     transport_notify,
     transport_peers,
     transport_regions,
     transport_requests,
+    transport_sizes,
     transport_strided,
     transport_table,
     transport_wakeup,
@@ -32,7 +37,7 @@ from kvxfer.conformance.cases import (
 )
 from kvxfer.conformance.endpoint import Buffer, MakePair, Pair
 from kvxfer.conformance.report import CaseResult, Report, Verdict
-from kvxfer.conformance.rig import Rig
+from kvxfer.conformance.rig import Limits, Rig
 from kvxfer.errors import BadValue, KvxferError
 from kvxfer.transport.caps import Caps
 
@@ -48,6 +53,11 @@ CASE_MODULES = (
     transport_cancel,
     transport_allocate,
     transport_strided,
+    transport_load,
+    transport_sizes,
+    transport_failures,
+    transport_life,
+    transport_death,
 )
 """Importing them fills the list of cases."""
 
@@ -60,43 +70,71 @@ def transport_cases() -> tuple[Case, ...]:
 def check_transport(
     make_pair: MakePair,
     *,
+    make_far_pair: MakePair | None = None,
     memory_factory: Callable[[int], Buffer] | None = None,
     only: Iterable[str] | None = None,
     deadline_s: float = 10.0,
     settle_s: float = 0.05,
+    long: bool = False,
+    on_result: Callable[[CaseResult], None] = lambda _result: None,
 ) -> Report:
     """Judge a transport against the rules of `kvxfer.transport.ops`.
 
-    `make_pair()` gives a fresh `Pair` for each case. `memory_factory(length)`
-    gives memory that both ends can register (default: memory of this process).
-    `only` names addresses of cases. `deadline_s` bounds each wait for something
-    that must happen, `settle_s` is how long to look for what must not.
+    `make_pair()` gives a fresh `Pair` for each case, `make_far_pair()` one whose end b
+    lives in another process (`kvxfer.conformance.far_pair_maker`); without it the cases
+    that need one are unsupported. `memory_factory(length)` gives memory that both ends
+    can register (default: memory of this process). `only` names addresses of cases.
+    `deadline_s` bounds each wait for something that must happen, `settle_s` is how long
+    to look for what must not. `long` runs more rounds and larger sizes (minutes, and a
+    few GiB of memory). `on_result` is told of each case as it ends.
 
     Raises `BadValue` where `only` names an unknown case. What the subject does
     wrong is in the report, never raised.
     """
+    limits = Limits(deadline_s=deadline_s, settle_s=settle_s, long=long)
     results = []
     subject = "transport"
     for case in _wanted(only):
-        started = time.monotonic()
+        result, name = _run(case, make_far_pair if case.far else make_pair, memory_factory, limits)
+        subject = name or subject
+        results.append(result)
+        on_result(result)
+    return Report(subject=subject, results=tuple(results))
+
+
+def _run(
+    case: Case,
+    make: MakePair | None,
+    memory_factory: Callable[[int], Buffer] | None,
+    limits: Limits,
+) -> tuple[CaseResult, str]:
+    """The result, and the name of the table where one was made."""
+    started = time.monotonic()
+    subject, measures = "", {}
+    if make is None:
+        verdict, detail = Verdict.UNSUPPORTED, "no pair with an end in another process was given"
+    else:
         try:
-            pair = make_pair()
+            pair = make()
+        except NotSupportedError as error:
+            verdict, detail = Verdict.UNSUPPORTED, str(error)
         except KvxferError as error:
             verdict, detail = Verdict.FAIL, f"make_pair: {error}"
         else:
             subject = pair.a.ops.name
-            rig = Rig(pair, memory_factory=memory_factory, deadline_s=deadline_s, settle_s=settle_s)
+            rig = Rig(pair, memory_factory=memory_factory, limits=limits)
             verdict, detail = _close(pair, rig, *_judge(case, rig))
-        results.append(
-            CaseResult(
-                address=case.address,
-                requirement=case.requirement,
-                verdict=verdict,
-                detail=detail,
-                duration_s=time.monotonic() - started,
-            )
-        )
-    return Report(subject=subject, results=tuple(results))
+            measures = rig.measures
+    result = CaseResult(
+        address=case.address,
+        requirement=case.requirement,
+        verdict=verdict,
+        detail=detail,
+        measures=measures,
+        failures=case.failures,
+        duration_s=time.monotonic() - started,
+    )
+    return result, subject
 
 
 def _wanted(only: Iterable[str] | None) -> tuple[Case, ...]:
