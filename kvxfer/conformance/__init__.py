@@ -16,6 +16,7 @@ from kvxfer.conformance.endpoint import (
 from kvxfer.conformance.far import FarEndGone, far_pair_maker
 from kvxfer.conformance.kit import check_transport, transport_cases
 from kvxfer.conformance.report import CaseResult, Report, Verdict
+from kvxfer.conformance.subject import check_installed
 
 __all__ = [
     "Buffer",
@@ -28,6 +29,7 @@ __all__ = [
     "Pair",
     "Report",
     "Verdict",
+    "check_installed",
     "check_transport",
     "far_pair_maker",
     "pair_maker",

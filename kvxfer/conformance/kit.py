@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+import attrs
+
 from kvxfer.conformance.case import (
     CASES,
     Case,
@@ -36,7 +38,7 @@ from kvxfer.conformance.cases import (
     transport_write,
 )
 from kvxfer.conformance.endpoint import Buffer, MakePair, Pair
-from kvxfer.conformance.report import CaseResult, Report, Verdict
+from kvxfer.conformance.report import NO_CAPS, CaseResult, Report, Verdict
 from kvxfer.conformance.rig import Limits, Rig
 from kvxfer.errors import BadValue, KvxferError
 from kvxfer.transport.caps import Caps
@@ -93,13 +95,20 @@ def check_transport(
     """
     limits = Limits(deadline_s=deadline_s, settle_s=settle_s, long=long)
     results = []
-    subject = "transport"
+    seen = _Seen()
     for case in _wanted(only):
-        result, name = _run(case, make_far_pair if case.far else make_pair, memory_factory, limits)
-        subject = name or subject
+        result = _run(case, make_far_pair if case.far else make_pair, memory_factory, limits, seen)
         results.append(result)
         on_result(result)
-    return Report(subject=subject, results=tuple(results))
+    return Report(subject=seen.subject, results=tuple(results), caps=seen.caps)
+
+
+@attrs.define
+class _Seen:
+    """What the pairs of a run say of themselves."""
+
+    subject: str = "transport"
+    caps: Caps = NO_CAPS
 
 
 def _run(
@@ -107,10 +116,10 @@ def _run(
     make: MakePair | None,
     memory_factory: Callable[[int], Buffer] | None,
     limits: Limits,
-) -> tuple[CaseResult, str]:
-    """The result, and the name of the table where one was made."""
+    seen: _Seen,
+) -> CaseResult:
     started = time.monotonic()
-    subject, measures = "", {}
+    measures: dict[str, float] = {}
     if make is None:
         verdict, detail = Verdict.UNSUPPORTED, "no pair with an end in another process was given"
     else:
@@ -121,11 +130,11 @@ def _run(
         except KvxferError as error:
             verdict, detail = Verdict.FAIL, f"make_pair: {error}"
         else:
-            subject = pair.a.ops.name
+            seen.subject = pair.a.ops.name
             rig = Rig(pair, memory_factory=memory_factory, limits=limits)
-            verdict, detail = _close(pair, rig, *_judge(case, rig))
+            verdict, detail = _close(pair, rig, *_judge(case, rig, seen))
             measures = rig.measures
-    result = CaseResult(
+    return CaseResult(
         address=case.address,
         requirement=case.requirement,
         verdict=verdict,
@@ -134,7 +143,6 @@ def _run(
         failures=case.failures,
         duration_s=time.monotonic() - started,
     )
-    return result, subject
 
 
 def _wanted(only: Iterable[str] | None) -> tuple[Case, ...]:
@@ -147,9 +155,10 @@ def _wanted(only: Iterable[str] | None) -> tuple[Case, ...]:
     return tuple(case for case in transport_cases() if case.address in addresses)
 
 
-def _judge(case: Case, rig: Rig) -> tuple[Verdict, str]:
+def _judge(case: Case, rig: Rig, seen: _Seen) -> tuple[Verdict, str]:
     try:
         declared = rig.a.caps() & rig.b.caps()
+        seen.caps |= declared
         lacking = case.needs & ~declared
         if lacking:
             return Verdict.UNSUPPORTED, f"declares no {_names(lacking)}"

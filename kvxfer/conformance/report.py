@@ -10,9 +10,13 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import attrs
+
+from kvxfer.transport.caps import Caps
+
+NO_CAPS: Final = Caps(0)
 
 
 class Verdict(Enum):
@@ -48,6 +52,8 @@ class Report:
 
     subject: str
     results: tuple[CaseResult, ...]
+    caps: Caps = NO_CAPS
+    """What the sessions of the run declared."""
 
     @property
     def ok(self) -> bool:
@@ -81,6 +87,7 @@ class Report:
         return {
             "transport": self.subject,
             "ok": self.ok,
+            "caps": [flag.name for flag in Caps if flag in self.caps],
             "counts": {verdict.value: count for verdict, count in self.counts.items()},
             "failed": list(self.failed),
             "cases": [

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from kvxfer.conformance.case import NotSupportedError, case, expect
+from kvxfer.conformance.case import case, expect
 from kvxfer.conformance.rig import Region, Rig, Side, pattern
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
@@ -19,7 +19,11 @@ _GROWTH_BYTES: Final = 24 << 20
 """Growth of this process over all rounds that a run's own book-keeping and heap may explain."""
 _BOX_S: Final = 4.0
 """A short run does no more rounds of what is slow than fit into this."""
+_WARM: Final = 10
+"""Rounds of a short run after which files and memory are what they will be."""
 _PEERS: Final = 64
+_CONNECT_S: Final = 5.0
+"""Two connects may set things up; as long as this they can only have waited for somebody."""
 
 
 def _descriptors() -> int:
@@ -35,7 +39,7 @@ def _resident() -> int:
 
 def _no_leak(rig: Rig, rounds: int, one: Callable[[int], None], name: str) -> None:
     """Run `one` again and again; after a first few, files and memory must not grow."""
-    warm = max(4, rounds // 10)
+    warm = rounds // 10 if rig.long else _WARM
     end = time.monotonic() + _BOX_S
     files = memory = done = 0
     for number in range(rounds):
@@ -185,8 +189,6 @@ def closed_in_each_state(rig: Rig) -> None:
         status = side.call("close")
         expect(status == Status.OK, f"{name}: close gave {status.name}")
         side.closed = True
-        status = side.call("close")
-        expect(status != Status.OK, f"{name}: a second close gave OK")
         rig.b.poll()
         rig.b.take_notices()
     # The other end has seen all of it and still works.
@@ -228,5 +230,4 @@ def connect_alone(rig: Rig) -> None:
         rig.a.must("peer_connect", ours, blob)
     took_s = time.monotonic() - started
     rig.measure("connects_s", took_s)
-    if took_s > 5.0:
-        raise NotSupportedError(f"two connects took {took_s:.1f} s")
+    expect(took_s < _CONNECT_S, f"two connects took {took_s:.1f} s: nothing waits for a peer")
