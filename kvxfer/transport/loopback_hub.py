@@ -58,6 +58,7 @@ CAPS: Final = (
     | Caps.STRIDED
     | Caps.CANCEL
     | Caps.ALLOCATE
+    | Caps.CLOSE_FENCES
     | Caps.WAKEUP_FD
     | Caps.MEM_DRAM
     | Caps.THREAD_ONE_OWNER
@@ -116,6 +117,8 @@ class Hub:
             closing.completed.clear()
             closing.inbox.clear()
             closing.wakeup.close()
+            # What was ended above stops at the end of its slice: a few milliseconds at most.
+            self._engine.wait_untouched_locked(closing)
         return Status.OK
 
     def caps(self, session: int) -> Caps:
