@@ -20,8 +20,10 @@ from kvxfer.driver.commands import Offer, Register
 from kvxfer.driver.peers import Peers, RemotePeer
 from kvxfer.errors import LayoutMismatch, RemoteFault
 from kvxfer.layout.geometry import BlockTable, Shard
+from kvxfer.layout.parts import bytes_wanted, check_state, groups_left_out, part_boxes
 from kvxfer.layout.plan import Plan
 from kvxfer.layout.table import blocks_of, check_table, runs_of
+from kvxfer.layout.tokens import wanted_tokens
 from kvxfer.limits import Limits
 
 
@@ -40,14 +42,16 @@ def edge_plans(
             continue
         parts: tuple[Part, ...] = ()
         if command is not None and command.token_start < command.token_stop:
+            assert remote.shard is not None
             rank = remote.peer.key.rank
             span = (command.token_start, command.token_stop)
-            parts = tuple(Part(rank, group, *span) for group in groups)
+            boxes = part_boxes(remote.shard, shard, remote.edges, *span)
+            parts = tuple(Part(rank, b.group, b.token_start, b.token_stop) for b in boxes)
         used = tuple(tables[g] for g in groups if g in tables)
         plans.append(EdgePlan(peer=remote.peer.key, parts=parts, tables=used))
     covered = {part.group for plan in plans for part in plan.parts}
     if command is not None and command.token_start < command.token_stop:
-        missing = [g.name for i, g in enumerate(shard.groups) if i not in covered]
+        missing = groups_left_out(shard, command.token_start, command.token_stop, covered)
         if missing:
             raise LayoutMismatch(f"no producer writes group {missing[0]!r}")
     return tuple(plans)
@@ -56,7 +60,10 @@ def edge_plans(
 def _runs(shard: Shard, command: Register) -> dict[int, BlockRuns]:
     runs = {}
     for table in command.tables:
-        check_table(shard, table, command.token_start, command.token_stop)
+        start, stop = command.token_start, command.token_stop
+        if 0 <= table.group < len(shard.groups):
+            start, stop = wanted_tokens(shard.groups[table.group], start, stop)
+        check_table(shard, table, start, stop)
         starts, lengths = runs_of(table.blocks)
         runs[table.group] = BlockRuns(
             group=table.group,
@@ -74,14 +81,7 @@ def _column(values: np.ndarray[tuple[int, ...], np.dtype[np.integer]]) -> Column
 
 def wanted_bytes(shard: Shard, command: Register) -> int:
     """Bytes that land in this shard for the wanted tokens."""
-    tokens = max(0, command.token_stop - command.token_start)
-    return sum(
-        tokens
-        * len(group.layers)
-        * (group.head_stop - group.head_start)
-        * sum(plane.content_bytes for plane in group.planes)
-        for group in shard.groups
-    )
+    return bytes_wanted(shard, command.token_start, command.token_stop)
 
 
 def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits: Limits) -> Plan:
@@ -103,6 +103,8 @@ def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits
         if source is None:
             raise RemoteFault("part.group", part.group, "a group that was offered")
         check_table(peers.config.shard, source, part.token_start, part.token_stop)
+        group = peers.config.shard.groups[edge.producer_group]
+        check_state(group, source, part.token_stop, offer.token_count)
         geometry = peers.geometry(remote, edge)
         plans.append(geometry.plan(source, target, part.token_start, part.token_stop))
     if not plans:
