@@ -6,14 +6,18 @@ of the longest range of a plan whose blocks are no neighbours (tests compare the
 
 from __future__ import annotations
 
-import itertools
+from collections import defaultdict
 
 import attrs
 
 from kvxfer.layout.edges import Edge
-from kvxfer.layout.geometry import Group, Shard
+from kvxfer.layout.geometry import Group, Plane, Shard
+from kvxfer.layout.grid import Grid, grid_of
+from kvxfer.layout.sheets import Form, Sheet, planes_of, sheets_of
 
 SIDES = ("producer", "consumer")
+AXES = ("layer", "plane", "head", "part of an element", "element")
+"""What the axes of a sheet are, in their order."""
 
 
 @attrs.frozen
@@ -39,83 +43,101 @@ class NotJoined:
 
 @attrs.frozen
 class Join:
-    """The longest range of one plane of an edge, for one pair of blocks."""
+    """The longest range of some planes of an edge, for one pair of blocks."""
 
-    plane: str
+    planes: tuple[str, ...]
     content_bytes: int
+    """Bytes that lie side by side on both sides whatever the axes."""
     joined: tuple[str, ...]
     """Names of the axes inside the range, inner first."""
     run_bytes: int
     left: tuple[NotJoined, ...]
+    starts: int
+    """How often all this occurs: planes and layers that are not evenly spaced."""
+    blocks_apart: str
+    """Why neighbouring blocks stay apart; empty where they join."""
 
 
-def join_of(src: Shard, dst: Shard, edge: Edge, plane: str) -> Join:
-    """Walk the axes of one plane from the inside, as the translation does."""
-    lanes = lanes_of(src, dst, edge)
-    content = _content(dst.groups[edge.consumer_group], plane)
-    run, joined = content, []
+def joins_of(src: Shard, dst: Shard, edge: Edge) -> tuple[Join, ...]:
+    """Walk the axes from the inside, as the translation does; one for each set of axes."""
+    alike: dict[Form, list[Sheet]] = defaultdict(list)
+    for sheet in sheets_of(src, dst, edge):
+        alike[sheet.form].append(sheet)
+    return tuple(_join(src, dst, edge, form, sheets) for form, sheets in alike.items())
+
+
+def _join(src: Shard, dst: Shard, edge: Edge, form: Form, sheets: list[Sheet]) -> Join:
+    planes = _planes(dst, edge, form, sheets)
+    lanes = _lanes(src, dst, edge, form, planes[0])
+    run, joined = form.run_bytes, list[str]()
     rest = [lane for lane in lanes if lane.count > 1]
     while (inner := next((x for x in rest if x.steps == (run, run)), None)) is not None:
         rest.remove(inner)
         joined.append(inner.name)
         run *= inner.count
-    left = tuple(NotJoined(x.name, x.count, _reason(x, run, lanes, joined)) for x in rest)
-    return Join(plane, content, tuple(joined), run, left)
+    steps = (form.slots.src.stride_block, form.slots.dst.stride_block)
+    block = Lane("block", 2, steps, (2, 2))
+    return Join(
+        planes=planes,
+        content_bytes=form.run_bytes,
+        joined=tuple(joined),
+        run_bytes=run,
+        left=tuple(NotJoined(x.name, x.count, _reason(x, run, lanes, joined)) for x in rest),
+        starts=len(sheets),
+        blocks_apart="" if steps == (run, run) else _reason(block, run, lanes, joined),
+    )
 
 
-def blocks_join(src: Shard, dst: Shard, edge: Edge, join: Join) -> bool:
-    """Whether neighbouring blocks on both sides become one range: the run fills a block."""
-    source, target = src.groups[edge.producer_group], dst.groups[edge.consumer_group]
-    return source.stride_block == join.run_bytes == target.stride_block
+def _planes(dst: Shard, edge: Edge, form: Form, sheets: list[Sheet]) -> tuple[str, ...]:
+    """Names of the planes that start where one of the sheets does, at the consumer."""
+    group = dst.groups[edge.consumer_group]
+    moved = planes_of(group, edge)
+    layers, across = form.axes[0], form.axes[1]
+    starts = {
+        sheet.dst + number * across.dst + place * layers.dst
+        for sheet in sheets
+        for number in range(across.count)
+        for place in range(layers.count)
+    }
+    return tuple(plane.name for plane in moved if _first(dst, group, edge, plane) in starts)
 
 
-def block_reason(src: Shard, dst: Shard, edge: Edge, join: Join) -> str:
-    """Why neighbouring blocks stay apart; empty where they join."""
-    source, target = src.groups[edge.producer_group], dst.groups[edge.consumer_group]
-    steps = (source.stride_block, target.stride_block)
-    if steps == (join.run_bytes, join.run_bytes):
-        return ""
-    lane = Lane("block", 2, steps, (2, 2))
-    return _reason(lane, join.run_bytes, lanes_of(src, dst, edge), list(join.joined))
+def _first(dst: Shard, group: Group, edge: Edge, plane: Plane) -> int:
+    """Address of the edge's first layer and head in a plane."""
+    grid = grid_of(dst, group, plane)
+    start = grid.starts[group.layers.index(edge.layers[0])]
+    return start + (edge.head_start - grid.head_start) * grid.stride_head
 
 
-def lanes_of(src: Shard, dst: Shard, edge: Edge) -> list[Lane]:
+def _lanes(src: Shard, dst: Shard, edge: Edge, form: Form, plane: str) -> list[Lane]:
     """The axes of an edge's box. A piece lies in one physical block on both sides."""
     source, target = src.groups[edge.producer_group], dst.groups[edge.consumer_group]
-    heads = edge.head_stop - edge.head_start
-    slots = (source.slots_per_physical, target.slots_per_physical)
-    held_heads = (source.head_stop - source.head_start, target.head_stop - target.head_start)
-    held_layers = (len(source.layers), len(target.layers))
-    return [
-        Lane("slot", min(slots), (source.stride_slot, target.stride_slot), slots),
-        Lane("head", heads, (source.stride_head, target.stride_head), held_heads),
-        Lane(
-            "layer",
-            _layer_run(source, target, edge.layers),
-            (source.stride_layer, target.stride_layer),
-            held_layers,
-        ),
-        Lane(
-            "block",
-            1,
-            (source.stride_block, target.stride_block),
-            (source.physical_blocks, target.physical_blocks),
-        ),
+    here, there = _grid(src, source, plane), _grid(dst, target, plane)
+    held = {
+        "layer": (len(source.layers), len(target.layers)),
+        "head": (here.head_stop - here.head_start, there.head_stop - there.head_start),
+    }
+    lanes = [
+        Lane(name, axis.count, (axis.src, axis.dst), held.get(name, (axis.count, axis.count)))
+        for name, axis in zip(AXES, form.axes, strict=True)
     ]
+    slots = (form.slots.src, form.slots.dst)
+    lanes.insert(
+        0,
+        Lane(
+            "slot",
+            min(axis.slots for axis in slots),
+            (slots[0].stride_slot, slots[1].stride_slot),
+            (slots[0].slots, slots[1].slots),
+        ),
+    )
+    blocks = (source.physical_blocks, target.physical_blocks)
+    lanes.append(Lane("block", 1, (slots[0].stride_block, slots[1].stride_block), blocks))
+    return lanes
 
 
-def _layer_run(source: Group, target: Group, layers: tuple[str, ...]) -> int:
-    """The longest run of layers that are neighbours in both local orders."""
-    places = sorted((target.layers.index(n), source.layers.index(n)) for n in layers)
-    longest = run = 1
-    for before, after in itertools.pairwise(places):
-        run = run + 1 if after == (before[0] + 1, before[1] + 1) else 1
-        longest = max(longest, run)
-    return longest
-
-
-def _content(group: Group, plane: str) -> int:
-    return next(p.content_bytes for p in group.planes if p.name == plane)
+def _grid(shard: Shard, group: Group, name: str) -> Grid:
+    return grid_of(shard, group, next(p for p in group.planes if p.name == name))
 
 
 def _reason(lane: Lane, run: int, lanes: list[Lane], joined: list[str]) -> str:
@@ -140,7 +162,7 @@ def _between(lane: Lane, side: int, lanes: list[Lane], joined: list[str]) -> str
     """What lies between two neighbours of `lane` in one side's memory."""
     found = []
     for other in lanes:
-        inside = other.steps[side] < lane.steps[side]
+        inside = 0 < other.steps[side] < lane.steps[side]
         if other.name == lane.name or not inside or other.held[side] == 1:
             continue
         unmoved = other.held[side] - other.count

@@ -18,6 +18,7 @@ from kvxfer.explain.report import group_edges
 from kvxfer.explain.sample import Sample, sample_blocks
 from kvxfer.layout.edges import Edge
 from kvxfer.layout.geometry import Group, Shard
+from kvxfer.layout.sheets import planes_of
 
 
 @attrs.frozen
@@ -88,19 +89,25 @@ def picture_of(
             "their shards is at hand"
         )
     layers = tuple(dict.fromkeys(name for edge in known for name in edge.layers[:LAYERS_MAX]))
+    # Planes with a split of their own have edges of their own; one picture has one kind.
+    plane = known[0].plane
+    known = [edge for edge in known if edge.plane == plane]
+    planes = [p.name for p in planes_of(group, known[0])]
     sources, target = [], None
     for edge in known:
         src = by_rank[edge.producer_rank]
         sample = sample_blocks(src, consumer, edge, block, 1)
-        target = panel_of(consumer, sample.target, sample.token_start, sample.token_stop, layers)
-        sources.append(_source(src, edge, sample, target, layers))
+        span = (sample.token_start, sample.token_stop)
+        target = panel_of(consumer, sample.target, *span, layers, planes)
+        shown = panel_of(src, sample.source, *span, layers, planes)
+        sources.append(_source(edge, sample, shown, target))
     assert target is not None
-    start = block * group.tokens_per_block
+    start = block * group.tokens_per_entry
     return Picture(
         group=group,
         block=block,
         token_start=start,
-        token_stop=start + group.tokens_per_block,
+        token_stop=start + group.tokens_per_entry,
         layers_shown=layers,
         target=target,
         sources=tuple(sources),
@@ -112,9 +119,7 @@ def picture_of(
     )
 
 
-def _source(src: Shard, edge: Edge, sample: Sample, target: Panel, layers: Sequence[str]) -> Source:
-    start, stop = sample.token_start, sample.token_stop
-    panel = panel_of(src, sample.source, start, stop, layers)
+def _source(edge: Edge, sample: Sample, panel: Panel, target: Panel) -> Source:
     here, there = _Shown(panel), _Shown(target)
     arrows, taken, written = [], set[Key](), set[Key]()
     plan = sample.plan

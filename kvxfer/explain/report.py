@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 
 from kvxfer.errors import KvxferError, LayoutMismatch
-from kvxfer.explain.joins import Join, block_reason, join_of
-from kvxfer.explain.sample import Sample, sample_of
+from kvxfer.explain.joins import Join, joins_of
+from kvxfer.explain.sample import sample_of
 from kvxfer.layout.edges import Edge, edges_between
 from kvxfer.layout.geometry import Shard
 
@@ -38,8 +38,6 @@ class EdgeReport:
     bytes_total: int | None = None
     range_bytes: tuple[int, int] | None = None
     """Shortest and longest range where no two blocks are neighbours."""
-    blocks_apart: str = ""
-    """Why neighbouring blocks do not join; empty where they do."""
 
     def to_plain(self) -> dict[str, Any]:
         plain = attrs.asdict(self, filter=lambda field, _: field.name != "edge")
@@ -141,23 +139,18 @@ def _edge_report(
 def _with_ranges(plain: EdgeReport, src: Shard, dst: Shard, edge: Edge) -> EdgeReport:
     apart = sample_of(src, dst, edge, neighbours=False)
     row = sample_of(src, dst, edge, neighbours=True)
-    planes = dst.groups[edge.consumer_group].planes
-    joins = tuple(join_of(src, dst, edge, plane.name) for plane in planes)
     plan = apart.plan
+    if plan.descriptor_count == 0:
+        return attrs.evolve(plain, missing="these two ranks own none of the same tokens")
     return attrs.evolve(
         plain,
-        joins=joins,
-        blocks=_blocks(apart),
+        joins=joins_of(src, dst, edge),
+        blocks=int(apart.target.blocks.size),
         ranges=plan.descriptor_count,
         ranges_in_a_row=row.plan.descriptor_count,
         bytes_total=plan.bytes_total,
         range_bytes=(int(plan.length.min()), int(plan.length.max())),
-        blocks_apart=block_reason(src, dst, edge, joins[0]),
     )
-
-
-def _blocks(sample: Sample) -> int:
-    return int(sample.target.blocks.size)
 
 
 def _owners(producer: Shard, edge: Edge, name: str) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ def sample_of(src: Shard, dst: Shard, edge: Edge, *, neighbours: bool) -> Sample
     """A few whole consumer blocks from token 0 on."""
     target = dst.groups[edge.consumer_group]
     source = src.groups[edge.producer_group]
-    room = _usable(source) * source.tokens_per_block // target.tokens_per_block
+    room = _usable(source) * source.tokens_per_entry // target.tokens_per_entry
     count = max(1, min(BLOCKS_MAX, _usable(target), room))
     return sample_blocks(src, dst, edge, 0, count, neighbours=neighbours)
 
@@ -52,9 +52,9 @@ def sample_blocks(
     """
     source = src.groups[edge.producer_group]
     target = dst.groups[edge.consumer_group]
-    start, stop = first * target.tokens_per_block, (first + count) * target.tokens_per_block
-    here = start // source.tokens_per_block
-    needed = math.ceil(stop / source.tokens_per_block) - here
+    start, stop = first * target.tokens_per_entry, (first + count) * target.tokens_per_entry
+    here = start // source.tokens_per_entry
+    needed = math.ceil(stop / source.tokens_per_entry) - here
     for group, blocks in ((source, needed), (target, count)):
         if blocks > _usable(group):
             bound = f"at least {blocks} blocks for {stop - start} tokens"
@@ -63,7 +63,7 @@ def sample_blocks(
     tables = (
         BlockTable(
             group=edge.producer_group,
-            first_token=here * source.tokens_per_block,
+            first_token=here * source.tokens_per_entry,
             blocks=choose(source, needed),
         ),
         BlockTable(group=edge.consumer_group, first_token=start, blocks=choose(target, count)),

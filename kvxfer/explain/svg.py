@@ -166,7 +166,7 @@ def _panel(
     panel = place.panel
     numbers = ", ".join(str(block) for block in panel.blocks)
     word = "block" if len(panel.blocks) == 1 else "blocks"
-    order = memory_order(panel.group) or "one cell"
+    order = memory_order(panel.shard, panel.group)
     parts = [
         f'<text class="h" x="{place.x}" y="{place.y - 24}">{escape(heading)}, '
         f"{word} {numbers}</text>",
@@ -212,7 +212,7 @@ def _label(place: Placed, cells: Sequence[Cell], y: float) -> str:
         words.append(f"head {first.head}")
     if all(cell.token == first.token for cell in cells) and len(cells) > 1:
         words.append(f"token {first.token}")
-    if all(cell.plane == first.plane for cell in cells) and len(place.panel.group.planes) > 1:
+    if all(cell.plane == first.plane for cell in cells) and len(place.panel.planes) > 1:
         words.append(first.plane)
     text = escape(_short(" · ".join(words)))
     if place.labels_left:

@@ -44,11 +44,11 @@ def _caches(producers: Sequence[Shard], consumers: Sequence[Shard]) -> Table:
     for side, shards in (("producer", producers), ("consumer", consumers)):
         for shard in shards:
             for group in shard.groups:
-                table.add_row(f"{side} {shard.rank} of {len(shard.ranks)}", *_group(group))
+                table.add_row(f"{side} {shard.rank} of {len(shard.ranks)}", *_group(shard, group))
     return table
 
 
-def _group(group: Group) -> list[str]:
+def _group(shard: Shard, group: Group) -> list[str]:
     block = str(group.tokens_per_block)
     if group.physical_per_block > 1:
         block += f" ({group.physical_per_block} physical blocks)"
@@ -60,7 +60,7 @@ def _group(group: Group) -> list[str]:
         f"{group.head_start} to {group.head_stop - 1} of {group.heads_total}",
         str(len(group.layers)),
         escape(planes),
-        memory_order(group) or "one cell",
+        memory_order(shard, group),
     ]
 
 
@@ -107,15 +107,15 @@ def _show_edge(console: Console, one: EdgeReport) -> None:
     for join in one.joins:
         lines.append(f"  {join_words(join)}")
         lines += [f"  {left.count} {left.axis}s stay apart: {left.reason}" for left in join.left]
-    if one.joins:
-        why = f"do not join: {one.blocks_apart}" if one.blocks_apart else "join to one range"
+        why = f"do not join: {join.blocks_apart}" if join.blocks_apart else "join to one range"
         lines.append(f"  blocks that are neighbours on both sides {why}")
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def join_words(join: Join) -> str:
-    """What one range holds, as '4,096 bytes: 512 of kv x all 16 slots'."""
+    """What one range holds, as '4,096 bytes (512 side by side, all its slots)'."""
     inside = "".join(f", all its {axis}s" for axis in join.joined)
-    return f"one range of plane {join.plane}: {join.run_bytes:,} bytes" + (
-        f" ({join.content_bytes} bytes of content{inside})"
-    )
+    name = "plane" if len(join.planes) == 1 else "planes"
+    text = f"one range of {name} {', '.join(join.planes)}: {join.run_bytes:,} bytes"
+    text += f" ({join.content_bytes} side by side{inside})"
+    return text + (f", {join.starts} times, unevenly spaced" if join.starts > 1 else "")

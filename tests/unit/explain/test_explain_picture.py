@@ -47,9 +47,10 @@ def test_every_cell_of_the_target_has_one_range(here: str, there: str, tp: int) 
 
 
 def test_memory_order_in_words() -> None:
-    assert memory_order(engine("BHLNC")[0].groups[0]) == "block > head > layer > slot"
-    one_head = engine("LBHNC", heads_total=1, layers=["l"])[0].groups[0]
-    assert memory_order(one_head) == "block > slot"
+    (shard,) = engine("BHLNC")
+    assert memory_order(shard, shard.groups[0]) == "block > head > layer > slot"
+    (shard,) = engine("LBHNC", heads_total=1, layers=["l"])
+    assert memory_order(shard, shard.groups[0]) == "block > slot"
 
 
 def test_a_block_of_several_source_blocks() -> None:
@@ -59,7 +60,7 @@ def test_a_block_of_several_source_blocks() -> None:
     assert len(source.panel.blocks) == 2
     tokens = {cell.token for row in source.panel.rows for cell in row.cells}
     assert tokens == set(range(4, 12))
-    assert {token for _, _, _, token in source.taken} == set(range(6, 12))
+    assert {token for _, _, _, token, _ in source.taken} == set(range(6, 12))
 
 
 @given(here=orders, there=orders, tp=st.integers(1, 2))

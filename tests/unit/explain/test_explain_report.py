@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from explain_pairs import engine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvxfer.explain.joins import blocks_join, join_of
+from kvxfer.explain.joins import Join, joins_of
 from kvxfer.explain.report import Report, explain
 from kvxfer.explain.sample import sample_of
 from kvxfer.layout.edges import edges_of
 from kvxfer.layout.orders import ORDERS
 
 orders = st.sampled_from(ORDERS)
+PLANE_ORDERS = [*ORDERS, "LBPHNC", "LBPNHC", "BLPHNC"]
 
 
 @given(
-    here=orders,
-    there=orders,
+    here=st.sampled_from(PLANE_ORDERS),
+    there=st.sampled_from(PLANE_ORDERS),
     tp=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     sizes=st.tuples(st.sampled_from([4, 6]), st.sampled_from([4, 6, 8])),
     planes=st.sampled_from([("kv",), ("k", "v")]),
@@ -36,21 +39,16 @@ def test_the_run_is_the_longest_range_of_a_plan(
         for dst in consumers:
             for edge in edges_of(src, dst, src.rank, dst.rank):
                 plan = sample_of(src, dst, edge, neighbours=False).plan
-                joins = [join_of(src, dst, edge, plane) for plane in planes]
+                joins = joins_of(src, dst, edge)
                 assert max(join.run_bytes for join in joins) == int(plan.length.max())
+                assert sorted(name for join in joins for name in join.planes) == sorted(planes)
                 # What did not join is what multiplies the ranges, for equal blocks.
                 if sizes[0] == sizes[1]:
-                    assert plan.descriptor_count == _expected(joins, plan_blocks=4)
+                    assert plan.descriptor_count == 4 * sum(_per_block(join) for join in joins)
 
 
-def _expected(joins: list, plan_blocks: int) -> int:  # type: ignore[type-arg]
-    total = 0
-    for join in joins:
-        count = plan_blocks
-        for left in join.left:
-            count *= left.count
-        total += count
-    return total
+def _per_block(join: Join) -> int:
+    return join.starts * math.prod(left.count for left in join.left)
 
 
 @given(here=orders, there=orders)
@@ -59,7 +57,8 @@ def test_neighbouring_blocks_join_where_it_says_so(here: str, there: str) -> Non
     (edge,) = edges_of(src, dst, 0, 0)
     apart = sample_of(src, dst, edge, neighbours=False).plan.descriptor_count
     row = sample_of(src, dst, edge, neighbours=True).plan.descriptor_count
-    assert (row < apart) == blocks_join(src, dst, edge, join_of(src, dst, edge, "kv"))
+    (join,) = joins_of(src, dst, edge)
+    assert (row < apart) == (not join.blocks_apart)
 
 
 def reasons(report: Report) -> dict[str, str]:
