@@ -21,6 +21,9 @@ from kvxfer.layout.pieces import SlotAxes, SlotAxis
 Point = tuple[int, int]
 """Absolute address on the producer's and on the consumer's side."""
 
+Areas = tuple[int, int]
+"""Index of the area on either side: a range never leaves its area, adjacent or not."""
+
 
 @attrs.frozen
 class Axis:
@@ -55,10 +58,15 @@ def sheets_of(src: Shard, dst: Shard, edge: Edge) -> tuple[Sheet, ...]:
     """`src` and `dst` are the checked shards of the edge's two ranks."""
     source, target = src.groups[edge.producer_group], dst.groups[edge.consumer_group]
     here = {plane.name: plane for plane in source.planes}
-    planes: dict[Form, list[list[Point]]] = defaultdict(list)
+    planes: dict[Form, list[list[tuple[Areas, Point]]]] = defaultdict(list)
     for plane in planes_of(target, edge):
         grids = grid_of(src, source, here[plane.name]), grid_of(dst, target, plane)
-        planes[_form(source, target, edge, *grids)].append(_points(source, target, edge, *grids))
+        points = _points(source, target, edge, *grids)
+        areas = zip(
+            _areas(source, here[plane.name], edge), _areas(target, plane, edge), strict=True
+        )
+        form = _form(source, target, edge, *grids)
+        planes[form].append(list(zip(areas, points, strict=True)))
     return tuple(
         Sheet(*start, attrs.evolve(form, axes=(*outer, *form.axes)))
         for form, points in planes.items()
@@ -103,12 +111,22 @@ def _points(source: Group, target: Group, edge: Edge, here: Grid, there: Grid) -
     ]
 
 
-def _lattices(planes: list[list[Point]]) -> Iterator[tuple[Point, tuple[Axis, Axis]]]:
+def _areas(group: Group, plane: Plane, edge: Edge) -> list[int]:
+    """The area of each of the edge's layers."""
+    if not plane.layer_areas:
+        return [plane.area] * len(edge.layers)
+    places = {layer: place for place, layer in enumerate(group.layers)}
+    return [plane.layer_areas[places[layer]] for layer in edge.layers]
+
+
+def _lattices(
+    planes: list[list[tuple[Areas, Point]]],
+) -> Iterator[tuple[Point, tuple[Axis, Axis]]]:
     """Planes and layers as two axes where they are evenly spaced on both sides.
 
-    `planes` has one list of points, by layer, for each plane.
+    `planes` has one list of areas and points, by layer, for each plane.
     """
-    planes = sorted(planes, key=lambda points: points[0][1])
+    planes = sorted(planes, key=lambda points: points[0][1][1])
     steps = {
         _step(a, b)
         for one, two in itertools.pairwise(planes)
@@ -122,18 +140,22 @@ def _lattices(planes: list[list[Point]]) -> Iterator[tuple[Point, tuple[Axis, Ax
             yield start, (layers, across)
 
 
-def _runs(points: list[Point]) -> Iterator[tuple[Point, Axis]]:
+def _runs(points: list[tuple[Areas, Point]]) -> Iterator[tuple[Point, Axis]]:
     """Runs of evenly spaced points, by ascending address at the consumer."""
-    left = sorted(points, key=lambda point: point[1])
-    while left:
-        count, step = 1, (0, 0)
-        if len(left) > 1 and min(_step(*left[:2])) > 0:
-            step = _step(*left[:2])
-            while count < len(left) and _step(left[count - 1], left[count]) == step:
-                count += 1
-        yield left[0], Axis(count, *step)
-        left = left[count:]
+    left = sorted(points, key=lambda point: point[1][1])
+    start = 0
+    while start < len(left):
+        step = _step(*left[start : start + 2]) if start + 1 < len(left) else (0, 0)
+        stop = start + 1
+        if min(step) > 0:
+            while stop < len(left) and _step(left[stop - 1], left[stop]) == step:
+                stop += 1
+        yield left[start][1], Axis(stop - start, *(step if stop - start > 1 else (0, 0)))
+        start = stop
 
 
-def _step(first: Point, second: Point) -> Point:
-    return second[0] - first[0], second[1] - first[1]
+def _step(first: tuple[Areas, Point], second: tuple[Areas, Point]) -> Point:
+    """Bytes between two points on either side; none where they lie in different areas."""
+    if first[0] != second[0]:
+        return 0, 0
+    return second[1][0] - first[1][0], second[1][1] - first[1][1]
