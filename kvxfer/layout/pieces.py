@@ -15,7 +15,7 @@ import numpy.typing as npt
 from kvxfer.errors import LayoutMismatch
 from kvxfer.layout.geometry import BlockTable, Group
 from kvxfer.layout.grid import Grid
-from kvxfer.layout.tokens import Share, distinct, share_of, shared_segments
+from kvxfer.layout.tokens import WHOLE, Share, distinct, share_of, shared_segments
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
@@ -79,6 +79,8 @@ class SlotAxes:
 
     src: SlotAxis
     dst: SlotAxis
+    only: Share = WHOLE
+    """A third share that narrows both: what a staging buffer holds of its shard."""
 
 
 @attrs.frozen(eq=False)
@@ -122,16 +124,17 @@ def cut(
 
 def _segments(axes: SlotAxes, start: int, stop: int, segments_max: int) -> tuple[I64, I64]:
     """Tokens that lie side by side on both sides: first token and count."""
-    here, there = axes.src.share, axes.dst.share
-    if here.whole and there.whole:
+    shares = {axes.src.share, axes.dst.share, axes.only} - {WHOLE}
+    if not shares:
         return np.array([start]), np.array([stop - start])
-    if here == there:
+    if shares == {axes.src.share} == {axes.dst.share}:
         # Both own the same tokens, at the same positions: one piece, however they alternate.
+        here = axes.src.share
         first, count = here.position(start), here.position(stop) - here.position(start)
         rounds, inside = divmod(first, here.interleave)
         token = rounds * here.period + here.rank * here.interleave + inside
         return (np.array([token]), np.array([count])) if count else (_NONE, _NONE)
-    return shared_segments(here, there, start, stop, segments_max)
+    return shared_segments(shares, start, stop, segments_max)
 
 
 _NONE = np.zeros(0, np.int64)

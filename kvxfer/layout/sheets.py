@@ -17,6 +17,7 @@ from kvxfer.layout.edges import Edge
 from kvxfer.layout.geometry import Group, Plane, Shard
 from kvxfer.layout.grid import Grid, grid_of
 from kvxfer.layout.pieces import SlotAxes, SlotAxis
+from kvxfer.layout.tokens import WHOLE, Share
 
 Point = tuple[int, int]
 """Absolute address on the producer's and on the consumer's side."""
@@ -54,8 +55,9 @@ class Sheet:
     form: Form
 
 
-def sheets_of(src: Shard, dst: Shard, edge: Edge) -> tuple[Sheet, ...]:
-    """`src` and `dst` are the checked shards of the edge's two ranks."""
+def sheets_of(src: Shard, dst: Shard, edge: Edge, only: Share = WHOLE) -> tuple[Sheet, ...]:
+    """`src` and `dst` are the checked shards of the edge's two ranks; tokens not in `only`
+    are left out."""
     source, target = src.groups[edge.producer_group], dst.groups[edge.consumer_group]
     here = {plane.name: plane for plane in source.planes}
     planes: dict[Form, list[list[tuple[Areas, Point]]]] = defaultdict(list)
@@ -65,7 +67,7 @@ def sheets_of(src: Shard, dst: Shard, edge: Edge) -> tuple[Sheet, ...]:
         areas = zip(
             _areas(source, here[plane.name], edge), _areas(target, plane, edge), strict=True
         )
-        form = _form(source, target, edge, *grids)
+        form = _form(source, target, edge, *grids, only)
         planes[form].append(list(zip(areas, points, strict=True)))
     return tuple(
         Sheet(*start, attrs.evolve(form, axes=(*outer, *form.axes)))
@@ -81,9 +83,9 @@ def planes_of(group: Group, edge: Edge) -> list[Plane]:
     return [plane for plane in group.planes if plane.split is None]
 
 
-def _form(source: Group, target: Group, edge: Edge, here: Grid, there: Grid) -> Form:
+def _form(source: Group, target: Group, edge: Edge, here: Grid, there: Grid, only: Share) -> Form:
     heads = Axis(edge.head_stop - edge.head_start, here.stride_head, there.stride_head)
-    slots = SlotAxes(SlotAxis.of(source, here), SlotAxis.of(target, there))
+    slots = SlotAxes(SlotAxis.of(source, here), SlotAxis.of(target, there), only)
     run = min(here.element_bytes, there.element_bytes)
     return Form(run, (heads, *_element_axes(here, there)), slots)
 

@@ -8,6 +8,7 @@ owned exactly once, and a rank's tokens keep their order at consecutive position
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import attrs
 import numpy as np
@@ -45,8 +46,13 @@ class Share:
         return rounds * self.interleave + min(max(ahead, 0), self.interleave)
 
 
+WHOLE = Share()
+
+
 def share_of(holder: Group | Holding) -> Share:
     """A rank's share of the tokens of one group."""
+    if holder.context_size == 1:
+        return WHOLE
     return Share(holder.context_rank, holder.context_size, holder.context_interleave)
 
 
@@ -76,7 +82,7 @@ def shared_tokens(first: Share, second: Share, start: int, stop: int) -> int:
     if first == second or first.whole or second.whole:
         narrow = second if first.whole else first
         return narrow.position(stop) - narrow.position(start)
-    _, counts = shared_segments(first, second, start, stop, SEGMENTS_MAX)
+    _, counts = shared_segments((first, second), start, stop, SEGMENTS_MAX)
     return int(counts.sum())
 
 
@@ -84,17 +90,16 @@ SEGMENTS_MAX = 1 << 22
 
 
 def shared_segments(
-    first: Share, second: Share, start: int, stop: int, segments_max: int
+    shares: Iterable[Share], start: int, stop: int, segments_max: int
 ) -> tuple[I64, I64]:
-    """Tokens of [start, stop) that both own, in pieces that neither side interrupts.
+    """Tokens of [start, stop) that are in every share, in pieces that none interrupts.
 
     First token and count of each, in order. Raises LayoutMismatch where more than
     `segments_max` pieces would have to be looked at.
     """
     cuts = [np.array([start], np.int64)]
-    for share in (first, second):
-        if share.whole:
-            continue
+    parted = {share for share in shares if not share.whole}
+    for share in parted:
         if (stop - start) // share.interleave > segments_max:
             raise LayoutMismatch(
                 f"tokens {start} to {stop - 1} change owner more than {segments_max} times"
@@ -104,7 +109,7 @@ def shared_segments(
     tokens = distinct(np.concatenate(cuts))
     counts = np.diff(np.append(tokens, stop))
     owned = np.ones(tokens.size, np.bool_)
-    for share in (first, second):
+    for share in parted:
         owned &= tokens // share.interleave % share.size == share.rank
     return tokens[owned], counts[owned]
 

@@ -27,6 +27,7 @@ from kvxfer.layout.plan import Plan, coalesce
 from kvxfer.layout.sheets import Axis, Form, Sheet, sheets_of
 from kvxfer.layout.strided import StridedPlan
 from kvxfer.layout.table import check_table
+from kvxfer.layout.tokens import WHOLE, Share
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
@@ -44,6 +45,10 @@ class Walk:
     @property
     def descriptor_count(self) -> int:
         return self.ranges.descriptor_count * math.prod(axis.count for axis in self.left)
+
+    @property
+    def bytes_total(self) -> int:
+        return self.ranges.bytes_total * math.prod(axis.count for axis in self.left)
 
     def fill(self, sheet: Sheet, into: Plan) -> None:
         """Write this walk's ranges of one sheet into columns of just their number."""
@@ -92,9 +97,12 @@ class EdgeGeometry:
     sheets: tuple[Sheet, ...]
 
     @classmethod
-    def build(cls, src: Shard, dst: Shard, edge: Edge) -> EdgeGeometry:
-        """`src` and `dst` are the shards of the edge's two ranks."""
-        return cls(src, dst, edge, sheets_of(src, dst, edge))
+    def build(cls, src: Shard, dst: Shard, edge: Edge, only: Share = WHOLE) -> EdgeGeometry:
+        """`src` and `dst` are the shards of the edge's two ranks.
+
+        Of the tokens that both own, those in `only` are moved: all, but for staging.
+        """
+        return cls(src, dst, edge, sheets_of(src, dst, edge, only))
 
     def plan(
         self,
