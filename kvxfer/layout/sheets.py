@@ -35,7 +35,7 @@ class Axis:
     dst: int
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Form:
     """What planes must share to be walked by one set of axes."""
 

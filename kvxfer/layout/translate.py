@@ -204,13 +204,16 @@ def _walks(form: Form, pieces: Pieces) -> list[Walk]:
         return []
     stride_src, stride_dst = form.slots.src.stride_slot, form.slots.dst.stride_slot
     # Nearly all pieces have one size; others are at the ends or at unequal borders.
-    alike = sizes == sizes[0]
-    counts = sizes[:1] if bool(alike.all()) else _distinct_sizes(sizes, alike)
-    lengths = np.empty(sizes.size, np.uint64)
-    kinds: dict[tuple[Axis, ...], list[int]] = defaultdict(list)
-    for count in counts.tolist():
+    usual = int(sizes[0])
+    alike = sizes == usual
+    run, left = _join(form.run_bytes, (*form.axes, Axis(usual, stride_src, stride_dst)))
+    lengths = np.full(sizes.size, run, np.uint64)
+    if bool(alike.all()):
+        return [Walk(coalesce(Plan(pieces.src, pieces.dst, lengths)), left)]
+    kinds: dict[tuple[Axis, ...], list[int]] = defaultdict(list, {left: [usual]})
+    for count in np.unique(sizes[~alike]).tolist():
         run, left = _join(form.run_bytes, (*form.axes, Axis(count, stride_src, stride_dst)))
-        lengths[alike if count == sizes[0] else sizes == count] = run
+        lengths[sizes == count] = run
         kinds[left].append(count)
     if len(kinds) == 1:
         return [Walk(coalesce(Plan(pieces.src, pieces.dst, lengths)), *kinds)]
@@ -220,11 +223,6 @@ def _walks(form: Form, pieces: Pieces) -> list[Walk]:
         ranges = Plan(pieces.src[chosen], pieces.dst[chosen], lengths[chosen])
         walks.append(Walk(coalesce(ranges), left))
     return walks
-
-
-def _distinct_sizes(sizes: I64, alike: npt.NDArray[np.bool_]) -> I64:
-    """The sizes that occur, the first one's among them."""
-    return np.append(sizes[:1], np.unique(sizes[~alike]))
 
 
 def _join(run: int, axes: tuple[Axis, ...]) -> tuple[int, tuple[Axis, ...]]:
