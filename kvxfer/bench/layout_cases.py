@@ -22,6 +22,8 @@ from kvxfer.layout.edges import edges_between
 from kvxfer.layout.geometry import BlockTable, Shard
 from kvxfer.layout.orders import engine_shards
 from kvxfer.layout.plan import Plan
+from kvxfer.layout.staging import Side as StagingSide
+from kvxfer.layout.staging import Staging
 from kvxfer.layout.translate import EdgeGeometry
 
 LAYERS = tuple(f"layer.{index}" for index in range(64))
@@ -58,6 +60,8 @@ class LayoutCase:
     mean_run: float = STEADY_RUN
     aim_ms: float | None = None
     """What issue 4 asks for, where it asks."""
+    staging_bytes: int = 0
+    """Room for a staging buffer at the producer; the case then goes that way."""
     ranges_per_edge_max: int | None = None
     """A promise of the design, checked at every run: more ranges are an error."""
 
@@ -95,6 +99,10 @@ OTHER_ORDERS = (
     _pair("LBHNC to BLHNC", Side(order="LBHNC"), Side(order="BLHNC")),
     _pair("BLHNC to BHLNC", Side(order="BLHNC"), Side(order="BHLNC")),
     _pair("LBHNC to LBNHC", Side(order="LBHNC"), Side(order="LBNHC")),
+    attrs.evolve(
+        _pair("LBHNC to LBNHC, staged in 64 MiB", Side(order="LBHNC"), Side(order="LBNHC")),
+        staging_bytes=64 << 20,
+    ),
     _alike("LBHNC to LBHNC, one run", "LBHNC", mean_run=float(TOKENS // 16)),
     _pair(
         "LBHNC to LBHNC, K and V apart",
@@ -175,6 +183,15 @@ def plan_request(
     return [edge.plan(source, target, 0, tokens) for edge in edges]
 
 
+def staged_request(
+    edges: Sequence[Staging], source: BlockTable, target: BlockTable, tokens: int
+) -> list[Plan]:
+    """The same through a staging buffer: the ranges on the wire, and permutes beside them."""
+    return [
+        Plan.concat([one.plan for one in edge.rounds(source, target, 0, tokens)]) for edge in edges
+    ]
+
+
 def to_case(case: LayoutCase, seed: int) -> Case:
     """Shards, tables and one checked run; the same run is then timed.
 
@@ -190,7 +207,12 @@ def to_case(case: LayoutCase, seed: int) -> Case:
         facts["aim_ms"] = case.aim_ms
     try:
         edges = geometries(case)
-        run = functools.partial(plan_request, edges, source, target, case.tokens)
+        request = (source, target, case.tokens)
+        run = functools.partial(plan_request, edges, *request)
+        if case.staging_bytes:
+            room = (StagingSide.PRODUCER, 0, case.staging_bytes)
+            staged = [Staging.build(edge, *room) for edge in edges]
+            run = functools.partial(staged_request, staged, *request)
         plans = run()
     except KvxferError as error:
         return Case(name=case.name, facts=facts, skipped=f"refused: {error}")

@@ -32,6 +32,12 @@ def layout_group() -> None:
 @click.option("--group", help="Which cache group to draw; the first one if left out.")
 @click.option("--rank", type=int, help="Which consumer rank to draw; the first in the file.")
 @click.option(
+    "--staging",
+    "staging_bytes",
+    default=0,
+    help="Bytes of a staging buffer that the producer has, for the choice of the way.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on stdout; the rest on stderr."
 )
 @click.pass_context
@@ -41,6 +47,7 @@ def explain_command(
     producer: Path,
     consumer: Path,
     svg: Path | None,
+    staging_bytes: int,
     as_json: bool,
     **drawn: Any,
 ) -> None:
@@ -55,10 +62,11 @@ def explain_command(
     from kvxfer.explain.files import load_shards
     from kvxfer.explain.report import explain
     from kvxfer.explain.words import show
+    from kvxfer.layout.choice import Room
 
     try:
         producers, consumers = load_shards(producer), load_shards(consumer)
-        report = explain(producers, consumers)
+        report = explain(producers, consumers, Room(producer_bytes=staging_bytes))
         show(Console(stderr=as_json), report, producers, consumers)
         if svg is not None:
             _draw(svg, producers, consumers, **drawn)

@@ -14,8 +14,10 @@ import attrs
 from kvxfer.errors import KvxferError, LayoutMismatch
 from kvxfer.explain.joins import Join, joins_of
 from kvxfer.explain.sample import sample_of
+from kvxfer.layout.choice import Costs, Room, choose
 from kvxfer.layout.edges import Edge, edges_between
 from kvxfer.layout.geometry import Shard
+from kvxfer.layout.translate import EdgeGeometry
 
 
 @attrs.frozen(kw_only=True)
@@ -38,6 +40,9 @@ class EdgeReport:
     bytes_total: int | None = None
     range_bytes: tuple[int, int] | None = None
     """Shortest and longest range where no two blocks are neighbours."""
+    way: str = ""
+    """Direct or through a staging buffer, by the cost rule, where there is room for one."""
+    way_reason: str = ""
 
     def to_plain(self) -> dict[str, Any]:
         plain = attrs.asdict(self, filter=lambda field, _: field.name != "edge")
@@ -70,8 +75,13 @@ class Report:
         )
 
 
-def explain(producers: Sequence[Shard], consumers: Sequence[Shard]) -> Report:
-    """`producers` and `consumers` are shards of one engine each, at least one of either."""
+def explain(
+    producers: Sequence[Shard], consumers: Sequence[Shard], room: Room | None = None
+) -> Report:
+    """`producers` and `consumers` are shards of one engine each, at least one of either.
+
+    `room` is what the cost rule may use for staging; none at all where it is left out.
+    """
     edges: list[EdgeReport] = []
     refused: list[str] = []
     for name in dict.fromkeys(h.group for entry in consumers[0].ranks for h in entry.holdings):
@@ -80,7 +90,8 @@ def explain(producers: Sequence[Shard], consumers: Sequence[Shard]) -> Report:
         except LayoutMismatch as error:
             refused.append(str(error))
             continue
-        edges += [_edge_report(name, edge, producers, consumers) for edge in found]
+        free = room or Room()
+        edges += [_edge_report(name, edge, producers, consumers, free) for edge in found]
     return Report(edges=tuple(edges), refused=tuple(refused))
 
 
@@ -115,7 +126,7 @@ def _index(shard: Shard, rank: int, name: str) -> int:
 
 
 def _edge_report(
-    name: str, edge: Edge, producers: Sequence[Shard], consumers: Sequence[Shard]
+    name: str, edge: Edge, producers: Sequence[Shard], consumers: Sequence[Shard], room: Room
 ) -> EdgeReport:
     owners = _owners(producers[0], edge, name)
     src = next((s for s in producers if s.rank == edge.producer_rank), None)
@@ -131,19 +142,30 @@ def _edge_report(
     assert src is not None
     assert dst is not None
     try:
-        return _with_ranges(plain, src, dst, edge)
+        return _with_ranges(plain, src, dst, edge, room)
     except KvxferError as error:
         return attrs.evolve(plain, missing=str(error))
 
 
-def _with_ranges(plain: EdgeReport, src: Shard, dst: Shard, edge: Edge) -> EdgeReport:
+def _with_ranges(plain: EdgeReport, src: Shard, dst: Shard, edge: Edge, room: Room) -> EdgeReport:
     apart = sample_of(src, dst, edge, neighbours=False)
     row = sample_of(src, dst, edge, neighbours=True)
     plan = apart.plan
     if plan.descriptor_count == 0:
         return attrs.evolve(plain, missing="these two ranks own none of the same tokens")
+    choice = choose(
+        EdgeGeometry.build(src, dst, edge),
+        apart.source,
+        apart.target,
+        apart.token_start,
+        apart.token_stop,
+        room=room,
+        costs=Costs(),
+    )
     return attrs.evolve(
         plain,
+        way=choice.path.value,
+        way_reason=choice.reason,
         joins=joins_of(src, dst, edge),
         blocks=int(apart.target.blocks.size),
         ranges=plan.descriptor_count,

@@ -109,6 +109,8 @@ def _show_edge(console: Console, one: EdgeReport) -> None:
         lines += [f"  {left.count} {left.axis}s stay apart: {left.reason}" for left in join.left]
         why = f"do not join: {join.blocks_apart}" if join.blocks_apart else "join to one range"
         lines.append(f"  blocks that are neighbours on both sides {why}")
+    if one.way:
+        lines.append(f"  way: {one.way} ({one.way_reason})")
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 

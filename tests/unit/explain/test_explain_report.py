@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kvxfer.explain.joins import Join, joins_of
 from kvxfer.explain.report import Report, explain
 from kvxfer.explain.sample import sample_of
+from kvxfer.layout.choice import Room
 from kvxfer.layout.edges import edges_of
 from kvxfer.layout.orders import ORDERS
 
@@ -118,3 +119,11 @@ def test_refusals(change: dict[str, object], text: str) -> None:
     assert report.edges == ()
     assert text in report.refused[0]
     assert report.to_plain()["served"] is False
+
+
+def test_the_way_and_its_reason() -> None:
+    pair = engine("LBHNC"), engine("LBNHC", number=2)
+    direct, staged = explain(*pair), explain(*pair, Room(producer_bytes=1 << 20))
+    assert direct.edges[0].way == "direct"
+    assert staged.edges[0].way == "staged at the producer"
+    assert "a permute in place of 192 ranges" in staged.edges[0].way_reason
