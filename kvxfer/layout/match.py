@@ -7,22 +7,20 @@ sides, and what remains different (order, strides, block size, splits) is arithm
 
 from __future__ import annotations
 
-import math
-
 from kvxfer.errors import LayoutMismatch
 from kvxfer.layout.geometry import Group, GroupKind, Plane
 
 
 def check_alike(source: Group, target: Group) -> None:
     """Raise LayoutMismatch naming the group, the field and, if it is one, the plane."""
-    for name in ("kind", "heads_total", "reach", "fingerprint"):
+    _same(target.name, "kind", source.kind.name, target.kind.name)
+    for name in ("heads_total", "reach", "fingerprint"):
         _same(target.name, name, getattr(source, name), getattr(target, name))
     # Planes are matched by name; their order is each side's own affair.
     here, there = ({p.name: p for p in group.planes} for group in (source, target))
     _same(target.name, "planes", _contents(source), _contents(target))
     for name, plane in there.items():
         _check_plane(source, here[name], target, plane)
-    _check_context(source, target)
 
 
 def _same(group: str, field: str, source: object, target: object) -> None:
@@ -56,16 +54,3 @@ def state_tokens(group: Group, plane: Plane) -> int:
     """Tokens of one slot of a plane."""
     own = plane.tokens_per_state
     return group.tokens_per_state if own is None else own
-
-
-def _check_context(source: Group, target: Group) -> None:
-    """Both sides' shares are made of whole states, so that no state is torn between ranks."""
-    for group in (source, target):
-        if group.context_size == 1 or source.kind is GroupKind.STATE:
-            continue
-        states = [state_tokens(g, p) for g in (source, target) for p in g.planes]
-        if group.context_interleave % math.lcm(*states):
-            raise LayoutMismatch(
-                f"group {target.name!r}: context_interleave {group.context_interleave} parts a "
-                f"state of {math.lcm(*states)} tokens"
-            )

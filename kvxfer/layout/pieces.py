@@ -8,6 +8,8 @@ and each lies in one physical block of either side.
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +21,11 @@ from kvxfer.layout.tokens import WHOLE, Share, distinct, share_of, shared_segmen
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
+Ints = Any
+"""A Python int, or a column of them: one segment is the usual case, and numpy is slow on it."""
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class SlotAxis:
     """How one side lays the slots of a request into memory."""
 
@@ -44,45 +48,31 @@ class SlotAxis:
             share_of(group),
         )
 
-    def slots_of(self, token: I64, count: I64, first_token: int) -> tuple[I64, I64]:
+    def slots_of(self, token: Ints, count: Ints, first_token: int) -> tuple[Ints, Ints]:
         """First slot, from the table's start, and number of slots of owned tokens."""
-        start = self.position(token) - self.share.position(first_token)
+        start = token - first_token
+        if not self.share.whole:
+            # An owned token's position, as by `Share.position`.
+            rounds, inside = token // self.share.period, token % self.share.period
+            start = rounds * self.share.interleave + inside
+            start = start - self.share.rank * self.share.interleave
+            start = start - self.share.position(first_token)
         first = start // self.tokens_per_state
         return first, -((-start - count) // self.tokens_per_state) - first
-
-    def run_of(self, token: int, count: int, first_token: int) -> tuple[int, int]:
-        """`slots_of` for tokens that are one run, in whole numbers."""
-        start = self.share.position(token) - self.share.position(first_token)
-        first = start // self.tokens_per_state
-        return first, -((-start - count) // self.tokens_per_state) - first
-
-    def position(self, token: I64) -> I64:
-        """`Share.position` of tokens that are owned."""
-        if self.share.whole:
-            return token
-        rounds, inside = np.divmod(token, self.share.period)
-        found: I64 = rounds * self.share.interleave + inside
-        return found - self.share.rank * self.share.interleave
 
     def offsets(self, table: BlockTable, slots: I64) -> U64:
         """Byte offset of each slot from (layer 0, block 0, head 0, slot 0)."""
-        physical, slot = _divided(slots, self.slots)
         if self.physical_per_block == 1:
-            block = table.blocks[physical]
+            entry, slot = np.divmod(slots, self.slots)
+            block = table.blocks[entry]
         else:
-            entry, part = _divided(physical, self.physical_per_block)
+            entry, inside = np.divmod(slots, self.slots * self.physical_per_block)
+            part, slot = np.divmod(inside, self.slots)
             block = table.blocks[entry] * self.physical_per_block + part
         offsets: U64 = block.astype(np.uint64) * np.uint64(self.stride_block)
         if self.slots > 1:
             offsets += slot.astype(np.uint64) * np.uint64(self.stride_slot)
         return offsets
-
-
-def _divided(values: I64, by: int) -> tuple[I64, I64]:
-    """Quotient and remainder. (numpy divides a column by one number in vectors, but not
-    in divmod, which costs ten times as much.)"""
-    quotient = values // by
-    return quotient, values - quotient * by
 
 
 @attrs.frozen(cache_hash=True)
@@ -119,89 +109,37 @@ def cut(
     the tokens do not lie in as many slots on both sides.
     """
     tokens, counts = _segments(axes, token_start, token_stop, pieces_max)
-    if tokens.size == 1:
-        return _cut_one(axes, source, target, int(tokens[0]), int(counts[0]), pieces_max)
-    here, slots = axes.src.slots_of(tokens, counts, source.first_token)
-    there, also = axes.dst.slots_of(tokens, counts, target.first_token)
-    if bool((slots != also).any()):
-        raise _unequal(token_start, token_stop, int(slots.sum()), int(also.sum()))
-    borders, segment, length = _cut_slots(axes, here, there, slots, pieces_max)
+    here, slots = (_column(n) for n in axes.src.slots_of(tokens, counts, source.first_token))
+    there, also = (_column(n) for n in axes.dst.slots_of(tokens, counts, target.first_token))
+    if slots.tolist() != also.tolist():
+        raise LayoutMismatch(
+            f"tokens {token_start} to {token_stop - 1} lie in {int(slots.sum())} states at the "
+            f"producer and {int(also.sum())} at the consumer"
+        )
+    places, segment, length = _cut_slots(axes, here, there, slots, pieces_max)
     return Pieces(
-        axes.src.offsets(source, here[segment] + borders),
-        axes.dst.offsets(target, there[segment] + borders),
+        axes.src.offsets(source, here[segment] + places),
+        axes.dst.offsets(target, there[segment] + places),
         length,
     )
 
 
-def _cut_one(
-    axes: SlotAxes,
-    source: BlockTable,
-    target: BlockTable,
-    token: int,
-    count: int,
-    pieces_max: int,
-) -> Pieces:
-    """`cut` of tokens that lie side by side on both sides, without a column for each number.
-
-    It is the usual case, and its time is that of numpy calls more than of blocks.
-    """
-    here, slots = axes.src.run_of(token, count, source.first_token)
-    there, also = axes.dst.run_of(token, count, target.first_token)
-    if slots != also:
-        raise _unequal(token, token + count, slots, also)
-    _check_least(slots // min(axes.src.slots, axes.dst.slots) + 1, pieces_max)
-    borders = _grid(here, slots, axes.src.slots)
-    if (axes.src.slots, here % axes.src.slots) != (axes.dst.slots, there % axes.dst.slots):
-        borders = distinct(np.concatenate((borders, _grid(there, slots, axes.dst.slots))))
-    return Pieces(
-        axes.src.offsets(source, borders + here),
-        axes.dst.offsets(target, borders + there),
-        _lengths(borders, slots),
-    )
+def _column(values: Ints) -> I64:
+    return values if isinstance(values, np.ndarray) else np.array([values], np.int64)
 
 
-def _grid(first: int, count: int, step: int) -> I64:
-    """0 and the positions below `count` at which slot `first` + position is on a grid."""
-    phase = -first % step
-    places = np.arange(phase - step if phase else 0, count, step, dtype=np.int64)
-    places[:1] = 0
-    return places
-
-
-def _lengths(places: I64, total: int) -> I64:
-    """From each place to the next, and from the last one to `total`."""
-    length = np.empty_like(places)
-    np.subtract(places[1:], places[:-1], out=length[:-1])
-    length[-1:] = total - places[-1:]
-    return length
-
-
-def _unequal(start: int, stop: int, here: int, there: int) -> LayoutMismatch:
-    return LayoutMismatch(
-        f"tokens {start} to {stop - 1} lie in {here} states at the producer and {there} at the "
-        "consumer"
-    )
-
-
-def _check_least(least: int, pieces_max: int) -> None:
-    if least > pieces_max:
-        raise LayoutMismatch(
-            f"the two block sizes need {least} ranges, at most {pieces_max} are allowed"
-        )
-
-
-def _segments(axes: SlotAxes, start: int, stop: int, segments_max: int) -> tuple[I64, I64]:
+def _segments(axes: SlotAxes, start: int, stop: int, segments_max: int) -> tuple[Ints, Ints]:
     """Tokens that lie side by side on both sides: first token and count."""
     shares = {axes.src.share, axes.dst.share, axes.only} - {WHOLE}
     if not shares:
-        return np.array([start]), np.array([stop - start])
+        return start, stop - start
     if shares == {axes.src.share} == {axes.dst.share}:
         # Both own the same tokens, at the same positions: one piece, however they alternate.
         here = axes.src.share
         first, count = here.position(start), here.position(stop) - here.position(start)
         rounds, inside = divmod(first, here.interleave)
         token = rounds * here.period + here.rank * here.interleave + inside
-        return (np.array([token]), np.array([count])) if count else (_NONE, _NONE)
+        return (token, count) if count else (_NONE, _NONE)
     return shared_segments(shares, start, stop, segments_max)
 
 
@@ -210,23 +148,39 @@ _NONE = np.zeros(0, np.int64)
 
 def _cut_slots(
     axes: SlotAxes, here: I64, there: I64, slots: I64, pieces_max: int
-) -> tuple[I64, I64, I64]:
+) -> tuple[I64, I64 | int, I64]:
     """First slot of each piece within its segment, the segment, and the piece's slots."""
     total = int(slots.sum())
     smallest = min(axes.src.slots, axes.dst.slots)
-    _check_least(total // smallest + slots.size, pieces_max)
+    least = total // smallest + slots.size
+    if least > pieces_max:
+        raise LayoutMismatch(
+            f"the two block sizes need {least} ranges, at most {pieces_max} are allowed"
+        )
     before = np.cumsum(slots) - slots
     phase_here, phase_there = -here % axes.src.slots, -there % axes.dst.slots
     cuts = [before, _multiples(phase_here, slots, before, axes.src.slots)]
-    if axes.src.slots != axes.dst.slots or bool((phase_here != phase_there).any()):
+    one_grid = axes.src.slots == axes.dst.slots and phase_here.tolist() == phase_there.tolist()
+    if not one_grid:
         cuts.append(_multiples(phase_there, slots, before, axes.dst.slots))
-    places = distinct(np.concatenate(cuts))
+    if one_grid and slots.size == 1:
+        # The usual case: one column, in order already.
+        places = cuts[1] if not phase_here[0] else np.concatenate(cuts)
+    else:
+        places = distinct(np.concatenate(cuts))
+    length = np.empty_like(places)
+    np.subtract(places[1:], places[:-1], out=length[:-1])
+    length[-1:] = total - places[-1:]
+    if slots.size == 1:
+        return places, 0, length
     segment = np.searchsorted(before, places, side="right") - 1
-    return places - before[segment], segment, _lengths(places, total)
+    return places - before[segment], segment, length
 
 
 def _multiples(phase: I64, slots: I64, before: I64, step: int) -> I64:
     """Positions phase, phase + step, .. below `slots` of each segment, counted over all."""
+    if slots.size == 1:
+        return np.arange(int(phase[0]), int(slots[0]), step, dtype=np.int64)
     counts = np.maximum(0, -((phase - slots) // step))
     which = np.repeat(np.arange(slots.size), counts)
     within = np.arange(which.size) - (np.cumsum(counts) - counts)[which]

@@ -26,7 +26,7 @@ Areas = tuple[int, int]
 """Index of the area on either side: a range never leaves its area, adjacent or not."""
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Axis:
     """One axis of a box: how many positions, and the step on either side, in bytes."""
 

@@ -13,7 +13,6 @@ checked shard may lie anywhere in the 64-bit space.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 
 import attrs
 import numpy as np
@@ -52,6 +51,11 @@ class Walk:
 
     def fill(self, sheet: Sheet, into: Plan) -> None:
         """Write this walk's ranges of one sheet into columns of just their number."""
+        if not self.left:
+            np.add(self.ranges.src, np.uint64(sheet.src), out=into.src)
+            np.add(self.ranges.dst, np.uint64(sheet.dst), out=into.dst)
+            into.length[:] = self.ranges.length
+            return
         shape = (-1, self.ranges.descriptor_count)
         # Blocks stay innermost, so that neighbouring ranges stand side by side.
         src, dst = steps_of(self.left, sheet)
@@ -202,32 +206,33 @@ def _walks(form: Form, pieces: Pieces) -> list[Walk]:
     sizes = pieces.slots
     if sizes.size == 0:
         return []
-    stride_src, stride_dst = form.slots.src.stride_slot, form.slots.dst.stride_slot
-    # Nearly all pieces have one size; others are at the ends or at unequal borders.
-    usual = int(sizes[0])
-    alike = sizes == usual
-    run, left = _join(form.run_bytes, (*form.axes, Axis(usual, stride_src, stride_dst)))
-    lengths = np.full(sizes.size, run, np.uint64)
+    alike = sizes == sizes[0]
     if bool(alike.all()):
+        run, left = _join(form, int(sizes[0]))
+        lengths = np.full(sizes.size, run, np.uint64)
         return [Walk(coalesce(Plan(pieces.src, pieces.dst, lengths)), left)]
-    kinds: dict[tuple[Axis, ...], list[int]] = defaultdict(list, {left: [usual]})
-    for count in np.unique(sizes[~alike]).tolist():
-        run, left = _join(form.run_bytes, (*form.axes, Axis(count, stride_src, stride_dst)))
-        lengths[sizes == count] = run
-        kinds[left].append(count)
+    # Nearly all pieces have one size; others are at the ends or at unequal borders.
+    lengths = np.empty(sizes.size, np.uint64)
+    kinds: dict[tuple[Axis, ...], npt.NDArray[np.bool_]] = {}
+    for count in dict.fromkeys([int(sizes[0]), *sizes[~alike].tolist()]):
+        run, left = _join(form, count)
+        these = alike if count == sizes[0] else sizes == count
+        lengths[these] = run
+        kinds[left] = kinds[left] | these if left in kinds else these
     if len(kinds) == 1:
         return [Walk(coalesce(Plan(pieces.src, pieces.dst, lengths)), *kinds)]
     walks = []
-    for left, members in kinds.items():
-        chosen = np.isin(sizes, members)
+    for left, chosen in kinds.items():
         ranges = Plan(pieces.src[chosen], pieces.dst[chosen], lengths[chosen])
         walks.append(Walk(coalesce(ranges), left))
     return walks
 
 
-def _join(run: int, axes: tuple[Axis, ...]) -> tuple[int, tuple[Axis, ...]]:
+def _join(form: Form, slots: int) -> tuple[int, tuple[Axis, ...]]:
     """Grow the run along every axis whose next position touches it on both sides."""
-    left = [axis for axis in axes if axis.count > 1]
+    run = form.run_bytes
+    slot_axis = Axis(slots, form.slots.src.stride_slot, form.slots.dst.stride_slot)
+    left = [axis for axis in (*form.axes, slot_axis) if axis.count > 1]
     while (inner := next((a for a in left if a.src == run == a.dst), None)) is not None:
         left.remove(inner)
         run *= inner.count
