@@ -124,7 +124,7 @@ def _describe(
         head_start=0,
         head_stop=heads,
         layers=tuple(name for name, _ in views),
-        planes=_planes(group, first, places[0], offset, layer_areas),
+        planes=(_plane(group, first, places[0], offset, layer_areas),),
         stride_layer=0 if layer_areas else _layer_stride(views),
         stride_block=stride_block,
         stride_head=stride_head,
@@ -157,39 +157,26 @@ def _as_pages(group: Group, packing: str) -> Group:
     )
 
 
-def _planes(
+def _plane(
     group: CacheGroup, view: TensorLike, area: int, offset: int, layer_areas: tuple[int, ...]
-) -> tuple[Plane, ...]:
-    """One plane for all of a slot, or one for each tensor of a state page."""
+) -> Plane:
+    """All of a slot as one plane: K beside V, a latent, or the tensors of a state in a row.
+
+    A lone worker holds states whole; ranks that share them out would need a plane for each.
+    """
     content = view.shape[3] * view.element_size()
-    if not group.states:
-        return (
-            Plane(
-                name="kv",
-                area=area,
-                offset=offset,
-                content_bytes=content,
-                layer_areas=layer_areas,
-            ),
-        )
-    total = sum(state.content_bytes for state in group.states)
-    if content != total:
+    states = sum(state.content_bytes for state in group.states)
+    if group.states and content != states:
         raise LayoutMismatch(
-            f"group {group.name!r}: a page holds {content} bytes, its states {total}"
+            f"group {group.name!r}: a page holds {content} bytes, its states {states}"
         )
-    planes = []
-    for index, state in enumerate(group.states):
-        planes.append(
-            Plane(
-                name=f"state.{index}",
-                area=area,
-                offset=offset,
-                content_bytes=state.content_bytes,
-                layer_areas=layer_areas,
-            )
-        )
-        offset += state.content_bytes
-    return tuple(planes)
+    return Plane(
+        name="state" if group.states else "kv",
+        area=area,
+        offset=offset,
+        content_bytes=content,
+        layer_areas=layer_areas,
+    )
 
 
 def _fingerprint(group: CacheGroup, view: TensorLike) -> str:

@@ -150,7 +150,7 @@ def _reason(lane: Lane, run: int, lanes: list[Lane], joined: list[str]) -> str:
         if step < run:
             words.append(f"at the {name} {lane.name}s lie inside the run, {step:,} bytes apart")
             continue
-        between = _between(lane, side, lanes, joined) or "bytes that this edge does not move"
+        between = _between(lane, side, lanes, joined) or "padding or bytes of other groups"
         words.append(f"at the {name} the next is {step:,} bytes on: {between} in between")
     if len(words) == 1:
         side = 1 if lane.steps[0] == run else 0

@@ -20,10 +20,12 @@ import attrs
 
 from kvxfer.explain.cells import Cell, Key, Panel, memory_order
 from kvxfer.explain.picture import Arrow, Picture, Source
+from kvxfer.layout.geometry import Plane
+from kvxfer.layout.grid import grid_of
 
 ROW_WIDTH = 320
 ROW_HEIGHT = 12
-LABEL_WIDTH = 132
+LABEL_WIDTH = 176
 BETWEEN = 190
 MARGIN = 24
 GAP_HEIGHT = 13
@@ -33,6 +35,7 @@ SMALL_CURVES_MAX = 12
 """Curves of ranges that are less than a row, and cross the picture in numbers."""
 CELL_WIDTH_MAX = 40.0
 LEGEND_HEADS_MAX = 16
+LABEL_CHARACTERS_MAX = 32
 STYLE = (
     "text{font:11px system-ui,sans-serif;fill:#222}.h{font-weight:600;font-size:13px}"
     ".t{font-weight:600;font-size:17px}.s{fill:#666;font-size:10px}"
@@ -123,9 +126,12 @@ def _place(panel: Panel, x: float, y: float, *, labels_left: bool) -> Placed:
     for row in panel.rows:
         if row.gap_bytes:
             y += GAP_HEIGHT
-        cell_width = min(CELL_WIDTH_MAX, ROW_WIDTH / len(row.cells))
-        for index, cell in enumerate(row.cells):
-            spots[cell.key] = Spot(x + index * cell_width, y, cell_width)
+        # As wide as its bytes, all of a row together no wider than the panel.
+        scale = min(ROW_WIDTH, CELL_WIDTH_MAX * len(row.cells)) / sum(c.bytes for c in row.cells)
+        at = x
+        for cell in row.cells:
+            spots[cell.key] = Spot(at, y, cell.bytes * scale)
+            at += cell.bytes * scale
         y += ROW_HEIGHT
     if panel.rows_hidden:
         y += GAP_HEIGHT
@@ -207,11 +213,11 @@ def _cell(place: Placed, cell: Cell, moved: bool, colours: _Colours) -> str:
 def _label(place: Placed, cells: Sequence[Cell], y: float) -> str:
     """What all cells of a row have in common."""
     first = cells[0]
-    words = [first.layer]
+    words = [layer_label(place.panel.group.layers, first.layer)]
     if all(cell.head == first.head for cell in cells) and place.panel.group.heads_total > 1:
         words.append(f"head {first.head}")
     if all(cell.token == first.token for cell in cells) and len(cells) > 1:
-        words.append(f"token {first.token}")
+        words.append(_tokens(place.panel, first))
     if all(cell.plane == first.plane for cell in cells) and len(place.panel.planes) > 1:
         words.append(first.plane)
     text = escape(_short(" · ".join(words)))
@@ -221,8 +227,31 @@ def _label(place: Placed, cells: Sequence[Cell], y: float) -> str:
     return f'<text class="s" x="{end}" y="{y + 10}">{text}</text>'
 
 
+def layer_label(names: Sequence[str], name: str) -> str:
+    """What tells a layer from its group's others, as 'layer 3' of 'model.layers.3.attn'."""
+    rows = [other.split(".") for other in {*names, name}]
+    own = name.split(".")
+    for end in (0, -1):
+        while len(rows) > 1 and min(map(len, rows)) > 1 and len({row[end] for row in rows}) == 1:
+            own.pop(end)
+            for row in rows:
+                row.pop(end)
+    text = ".".join(own)
+    return f"layer {text}" if text.isdigit() else text
+
+
+def _tokens(panel: Panel, cell: Cell) -> str:
+    tokens = grid_of(panel.shard, panel.group, _plane(panel, cell)).tokens_per_state
+    last = cell.token + tokens - 1
+    return f"token {last}" if tokens == 1 else f"tokens {cell.token} to {last}"
+
+
+def _plane(panel: Panel, cell: Cell) -> Plane:
+    return next(plane for plane in panel.group.planes if plane.name == cell.plane)
+
+
 def _short(text: str) -> str:
-    return text if len(text) <= 30 else "…" + text[-29:]
+    return text if len(text) <= LABEL_CHARACTERS_MAX else "…" + text[1 - LABEL_CHARACTERS_MAX :]
 
 
 def _ranges(source: Source, here: Placed, there: Placed, colours: _Colours) -> list[str]:

@@ -55,7 +55,7 @@ def _group(shard: Shard, group: Group) -> list[str]:
     planes = ", ".join(f"{plane.name} {plane.content_bytes} B" for plane in group.planes)
     return [
         escape(group.name),
-        group.kind.name.lower(),
+        group.kind.name.lower() + (f", last {group.reach}" if group.reach is not None else ""),
         block,
         f"{group.head_start} to {group.head_stop - 1} of {group.heads_total}",
         str(len(group.layers)),

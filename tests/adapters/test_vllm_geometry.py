@@ -325,7 +325,7 @@ def test_latents_have_one_head_and_are_never_packed() -> None:
     check_shard(shard, Limits())
 
 
-def test_a_state_page_has_a_plane_for_each_tensor() -> None:
+def test_a_state_page_is_moved_whole() -> None:
     pad = 512
     views = caches(
         shape=(BLOCKS, 1, 1, STATE_BYTES),
@@ -334,7 +334,7 @@ def test_a_state_page_has_a_plane_for_each_tensor() -> None:
     )
     shard, _ = describe_groups(views, cache_groups(config(STATE)), HEADS, "cpu-amx")
     (group,) = shard.groups
-    assert [(p.offset, p.content_bytes) for p in group.planes] == [(0, 48), (48, 128)]
+    assert [(p.name, p.content_bytes) for p in group.planes] == [("state", STATE_BYTES)]
     assert (group.kind, group.stride_block, group.slots_per_physical) == (GroupKind.STATE, pad, 1)
     assert group.fingerprint == "bfloat16[3x8] float32[2x4x4]"
     check_shard(shard, Limits())

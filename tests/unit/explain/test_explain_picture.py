@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvxfer.errors import BadValue, LayoutMismatch
 from kvxfer.explain.cells import memory_order
 from kvxfer.explain.picture import Picture, picture_of
-from kvxfer.explain.svg import draw
+from kvxfer.explain.svg import draw, layer_label
 from kvxfer.layout.orders import ORDERS
 
 orders = st.sampled_from(ORDERS)
@@ -94,3 +94,16 @@ def test_what_cannot_be_drawn() -> None:
         picture_of(engine(), engine(number=2)[0], "x", 0)
     with pytest.raises(BadValue):
         picture_of(engine(), engine(number=2)[0], "kv", -1)
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["model.layers.0.attn", "model.layers.12.attn"], ["layer 0", "layer 12"]),
+        (["a.0.x", "a.1.y"], ["0.x", "1.y"]),
+        (["model.layers.3.mixer"], ["model.layers.3.mixer"]),
+        (["l", "l.1", "m"], ["l", "l.1", "m"]),
+    ],
+)
+def test_layers_are_called_by_what_tells_them_apart(names: list[str], shown: list[str]) -> None:
+    assert [layer_label(names, name) for name in names] == shown
