@@ -72,18 +72,20 @@ def choose(
     room: Room,
     costs: Costs,
     descriptors_max: int = DESCRIPTORS_MAX,
+    staging: Staging | str | None = None,
 ) -> PlanChoice:
     """Weigh one part of one edge. Raises LayoutMismatch where no way is left.
 
     With room on both sides the producer permutes: the consumer then sees plain writes
-    and has nothing to do before the part counts as landed.
+    and has nothing to do before the part counts as landed. A caller that weighs many
+    requests keeps the answer of `staging_for` and gives it here.
     """
     tables = (source, target, token_start, token_stop)
     walks = geometry.walks(*tables, DESCRIPTORS_MAX)
     ranges = sum(walk.descriptor_count for _, walk in walks)
     total = sum(walk.bytes_total for _, walk in walks)
     direct_ns = ranges * costs.range_ns + total * costs.byte_ns
-    staging = _staging(geometry, room)
+    staging = staging or staging_for(geometry, room)
     staged_ranges = staged_ns = None
     if isinstance(staging, Staging):
         staged_ranges = staging.range_count(*tables)
@@ -118,7 +120,7 @@ def choose(
 _PATHS = {Side.PRODUCER: Path.STAGED_AT_PRODUCER, Side.CONSUMER: Path.STAGED_AT_CONSUMER}
 
 
-def _staging(geometry: EdgeGeometry, room: Room) -> Staging | str:
+def staging_for(geometry: EdgeGeometry, room: Room) -> Staging | str:
     """Staging on a side that has room for a block, the producer first; else why not."""
     why = []
     for side, free in ((Side.PRODUCER, room.producer_bytes), (Side.CONSUMER, room.consumer_bytes)):

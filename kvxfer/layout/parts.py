@@ -19,6 +19,9 @@ from kvxfer.layout.grid import grain_of
 from kvxfer.layout.match import state_tokens
 from kvxfer.layout.tokens import share_of, shared_tokens, wanted_tokens
 
+SPANS_MAX = 1 << 16
+"""Cuts of one request's tokens: a grid that asks for more is a mistake."""
+
 
 @attrs.frozen(kw_only=True)
 class Box:
@@ -88,6 +91,8 @@ def token_spans(
         raise BadValue("grid_tokens", grid_tokens, "at least 1")
     grain = grain_of(group)
     step = -(-grid_tokens // grain) * grain
+    if (stop - start) // step > SPANS_MAX:
+        raise BadValue("grid_tokens", grid_tokens, f"at most {SPANS_MAX} cuts of {stop - start}")
     borders = [start, *range(start - start % step + step, stop, step), stop]
     return list(itertools.pairwise(borders))
 
