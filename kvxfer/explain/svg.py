@@ -40,7 +40,7 @@ STYLE = (
     "text{font:11px system-ui,sans-serif;fill:#222}.h{font-weight:600;font-size:13px}"
     ".t{font-weight:600;font-size:17px}.s{fill:#666;font-size:10px}"
     ".f{fill:none;stroke:#111}.c{fill:none;stroke-width:1.3;stroke-opacity:.75}"
-    ".g{fill:#e4e4e4}.w{fill:#a00}"
+    ".k{stroke:#fff;stroke-width:.5}.g{fill:#e4e4e4}.w{fill:#a00}"
 )
 
 
@@ -197,14 +197,14 @@ def _panel(
 
 def _cell(place: Placed, cell: Cell, moved: bool, colours: _Colours) -> str:
     spot = place.spots[cell.key]
-    at = f'x="{spot.x:.2f}" y="{spot.y:.1f}" width="{spot.width:.2f}" height="{ROW_HEIGHT}"'
-    tip = f"{cell.layer}, head {cell.head}, token {cell.token}, {cell.plane}: {cell.bytes} B "
-    tip += f"at address {cell.address:#x}"
+    at = f'x="{spot.x:g}" y="{spot.y:g}" width="{spot.width:g}" height="{ROW_HEIGHT}"'
+    tip = f"{cell.layer}, head {cell.head}, token {cell.token}, {cell.plane}: "
+    tip += f"{cell.bytes} B at {cell.address:#x}"
     tip = f"<title>{escape(tip)}</title>"
     if not moved:
-        return f'<rect class="g" {at} stroke="#fff" stroke-width=".5">{tip}</rect>'
+        return f'<rect class="k g" {at}>{tip}</rect>'
     fill = colours.of(cell.head, cell.token)
-    shape = f'<rect {at} fill="{fill}" stroke="#fff" stroke-width=".5">{tip}</rect>'
+    shape = f'<rect class="k" {at} fill="{fill}">{tip}</rect>'
     if colours.striped(cell.plane):
         shape += f'<rect {at} fill="url(#stripes)" pointer-events="none"/>'
     return shape

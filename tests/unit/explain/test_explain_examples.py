@@ -55,3 +55,35 @@ def test_figures_of_the_guide(producer: str, consumer: str, ranges: list[int] | 
     report = explain(*(load_shards(EXAMPLES / f"{name}.json") for name in (producer, consumer)))
     found: Any = None if report.refused else [edge.ranges for edge in report.edges]
     assert found == ranges
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("bhlnc-tp3-to-tp2", ["bhlnc-tp3", "bhlnc-tp2", "--rank", "1"]),
+        ("blnhc-to-block24", ["blnhc", "blnhc-block24"]),
+    ],
+)
+def test_a_picture_of_the_guide_is_fresh(name: str, words: list[str], tmp_path: Path) -> None:
+    files = [str(EXAMPLES / f"{word}.json") for word in words[:2]]
+    done = CliRunner().invoke(
+        main, ["layout", "explain", *files, *words[2:], "--svg", str(tmp_path / "new.svg")]
+    )
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "new.svg").read_text() == (EXAMPLES / f"{name}.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bhlnc-tp3", "bhlnc-tp2"], "one range of plane kv: 65,536 bytes (512 side by side, all"),
+        (["bhlnc-tp3", "bhlnc-tp2"], "98,304 bytes on: one head not of this edge in between"),
+        (["lbhnc", "lbnhc"], "16 slots stay apart: at the consumer the next is 4,096 bytes on"),
+        (["lbhnc", "lbnhc", "--staging", "1000000"], "16 ranges and a permute in place of 2048"),
+        (["split-kv", "blnhc"], "planes is {'k': 512, 'v': 512} at the producer"),
+    ],
+)
+def test_what_the_guide_quotes_is_said(words: list[str], said: str) -> None:
+    files = [str(EXAMPLES / f"{word}.json") for word in words[:2]]
+    done = CliRunner().invoke(main, ["layout", "explain", *files, *words[2:]])
+    assert said in done.output
