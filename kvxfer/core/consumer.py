@@ -185,7 +185,9 @@ class Consumer:
                         self.writers.link_lost(reg, edge, reason)
                     case ReadEdge():
                         self.readers.link_lost(reg, edge, reason)
-            elif edge.dialling and link.dialled:
+                    case _:
+                        assert_never(edge)
+            elif edge.dialling:
                 # Nothing was granted over it yet: ask for a new one, up to the deadline, but not
                 # at the speed at which a peer can lose links.
                 self.writers.arm(edge, self.ctx.timings.fence_retry_ms)
@@ -208,6 +210,8 @@ class Consumer:
                     self.writers.unreachable(reg, edge, reason, detail)
                 case ReadEdge():
                     self.readers.unreachable(reg, edge, reason, detail)
+                case _:
+                    assert_never(edge)
 
     def fence_result(self, event: FenceResult) -> None:
         for reg, edge in self._at(event.peer.key):
@@ -216,6 +220,8 @@ class Consumer:
                     self.writers.fence_result(reg, edge, event.peer, fenced=event.fenced)
                 case ReadEdge():
                     self.readers.fence_result(reg, edge, event.peer, fenced=event.fenced)
+                case _:
+                    assert_never(edge)
 
     # --- granting ---
 
@@ -225,9 +231,6 @@ class Consumer:
         links = [self.ctx.link_to(key, dialled=True) for key in reg.edges]
         up = tuple(link for link in links if link is not None)
         if len(up) != len(links):
-            return
-        if not reg.silent and any(link.draining for link in up):
-            self.fail(reg, Reason.DRAINING)
             return
         pull = reg.initiator is Initiator.CONSUMER
         if pull and not all(Feature.PULL & link.features for link in up):
@@ -284,6 +287,8 @@ class Consumer:
                     self.writers.grant(reg, edge)
                 case WriteEdge():
                     self.writers.nothing(reg, edge)
+                case _:
+                    assert_never(edge)
         for edge in list(reg.edges.values()):
             self._settle(reg, edge)
 
@@ -322,6 +327,8 @@ class Consumer:
                 self.writers.message(reg, edge, message)
             case ReadEdge():
                 self.readers.message(reg, edge, message)
+            case _:
+                assert_never(edge)
 
     def offer_part(self, reg: Registration, edge: AnyEdge, part: Part) -> bool:
         """Pull: a part may be read. True where that is news."""
@@ -356,30 +363,29 @@ class Consumer:
     def _settle(self, reg: Registration, edge: AnyEdge) -> None:
         if reg.all_done():
             self._fire_request(reg, RequestEvent.ALL_DONE, Reason.NONE)
-        if not reg.resolved:
-            return
         match edge:
             case WriteEdge():
                 self.writers.settle(reg, edge)
             case ReadEdge():
                 self.readers.settle(reg, edge)
+            case _:
+                assert_never(edge)
 
     # --- timers ---
 
     def deadline(self, key: AttemptKey) -> None:
-        reg = self.registrations.get(key)
-        if reg is not None:
-            self._fire_request(reg, RequestEvent.DEADLINE, Reason.DEADLINE)
+        self._fire_request(self.registrations[key], RequestEvent.DEADLINE, Reason.DEADLINE)
 
     def tick(self, key: AttemptKey, peer: PeerKey) -> None:
-        reg = self.registrations.get(key)
-        if reg is None:
-            return
-        match reg.edges.get(peer):
-            case WriteEdge() as edge:
+        reg = self.registrations[key]
+        edge = reg.edges[peer]
+        match edge:
+            case WriteEdge():
                 self.writers.tick(reg, edge)
-            case ReadEdge() as edge:
+            case ReadEdge():
                 self.readers.tick(reg, edge)
+            case _:
+                assert_never(edge)
 
     # --- the request ---
 
@@ -411,6 +417,8 @@ class Consumer:
                     self.writers.cancel(reg, edge, reason)
                 case ReadEdge():
                     self.readers.cancel(reg, edge, reason)
+                case _:
+                    assert_never(edge)
         # A registration with no edge at all has nobody to wait for.
         self.check_quiet(reg)
 

@@ -215,6 +215,8 @@ class Producer:
                     self.senders.cancel(older, Reason.STALE_ATTEMPT)
                 case Loan():
                     self.lenders.stop(older, Reason.STALE_ATTEMPT)
+                case _:
+                    assert_never(older)
 
     def _refusal(self, link: Link, grant: Grant) -> Reason:
         """Why a new grant cannot be taken, or NONE."""
@@ -280,6 +282,8 @@ class Producer:
                 vouched = self.memory.vouches(link.peer, cancel.header.key)
                 answer = Cancelled(header=header) if vouched else GrantAck(header=header)
                 self.ctx.send(link.id, answer)
+            case _:
+                assert_never(served)
 
     def _release(self, link: Link, release: Release, served: AnyServed | None) -> None:
         match served:
@@ -289,6 +293,8 @@ class Producer:
                 self._fault(link)
             case None:
                 self.ctx.counters["late_messages"] += 1
+            case _:
+                assert_never(served)
 
     def _fault(self, link: Link) -> None:
         """CANCEL ends what this side writes, RELEASE what the consumer reads; never across."""
@@ -312,18 +318,22 @@ class Producer:
                     self.senders.link_lost(served, reason)
                 case Loan():
                     self.lenders.link_lost(served, reason)
+                case _:
+                    assert_never(served)
 
     def grant_lease_over(self, peer: Peer, key: AttemptKey) -> None:
-        match self.attempts.live.get((peer, key)):
-            case Send() as send:
-                self.senders.lease_over(send)
-            case Loan() as loan:
-                self.lenders.lease_over(loan)
+        served = self.attempts.live[peer, key]
+        match served:
+            case Send():
+                self.senders.lease_over(served)
+            case Loan():
+                self.lenders.lease_over(served)
+            case _:
+                assert_never(served)
 
     def offer_lease_over(self, transfer_id: TransferId) -> None:
-        source = self.sources.get(transfer_id)
-        if source is not None:
-            self._fire(source, SourceEvent.LEASE_EXPIRED, Reason.OFFER_EXPIRED)
+        source = self.sources[transfer_id]
+        self._fire(source, SourceEvent.LEASE_EXPIRED, Reason.OFFER_EXPIRED)
 
     def _extend(self, served: AnyServed, lease_ms: int) -> None:
         """Renewal only lengthens (J2), and no peer gets more than our own bound."""
@@ -353,6 +363,8 @@ class Producer:
                 self.senders.match(served)
             case Loan():
                 self.lenders.match(served)
+            case _:
+                assert_never(served)
 
     def _refuse_pair(self, source: Source, served: AnyServed, reason: Reason) -> None:
         self.ctx.counters["pairs_refused"] += 1
@@ -361,6 +373,8 @@ class Producer:
                 self.senders.refuse(served, reason)
             case Loan():
                 self.lenders.refuse(served, reason)
+            case _:
+                assert_never(served)
         if served.peer.key in source.came:
             # It came before for what is offered here, and now wants something else: with
             # the lease over, nothing but this would ever end the source.
@@ -383,6 +397,8 @@ class Producer:
                     self.senders.stop(served, reason)
                 case Loan():
                     self.lenders.stop(served, reason)
+                case _:
+                    assert_never(served)
 
     # --- what the attempts report ---
 
