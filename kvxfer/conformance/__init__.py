@@ -1,6 +1,7 @@
 """The conformance kit: what other implementers run against their own code.
 
-Public and free of pytest. `check_transport` judges an ops table.
+Public and free of pytest. `check_transport` judges an ops table; `vectors` judges a codec,
+machines, the cut of parts and layout maths by the files of spec/vectors.
 """
 
 from kvxfer.conformance.endpoint import Buffer, DramBuffer, Endpoint, MakePair, Pair, pair_maker

@@ -26,7 +26,7 @@ SPANS_MAX = 1 << 16
 @attrs.frozen(kw_only=True)
 class Box:
     """Tokens [token_start, token_stop) of the consumer's group `group`, in the layers at
-    positions [layer_start, layer_stop) of the consumer rank's own order."""
+    positions [layer_start, layer_stop) of the producer rank's own list (spec 6.4)."""
 
     group: int
     token_start: int
@@ -57,14 +57,11 @@ def part_boxes(
     for index in sorted({edge.consumer_group for edge in edges}):
         mine = [edge for edge in edges if edge.consumer_group == index]
         here, there = src.groups[mine[0].producer_group], dst.groups[index]
-        spans = [
-            span
-            for span in token_spans(there, token_start, token_stop, grid_tokens)
-            if shared_tokens(share_of(here), share_of(there), *span)
-        ]
+        spans = token_spans(there, token_start, token_stop, grid_tokens)
         for span in spans:
-            cuts = layer_spans(there, mine, grid_layers if span == spans[-1] else None)
-            boxes += [_box(index, span, layers) for layers in cuts]
+            if shared_tokens(share_of(here), share_of(there), *span):
+                cuts = layer_spans(here, mine, grid_layers if span == spans[-1] else None)
+                boxes += [_box(index, span, layers) for layers in cuts]
     return tuple(boxes)
 
 
@@ -100,8 +97,11 @@ def token_spans(
 def layer_spans(
     group: Group, edges: Sequence[Edge], grid_layers: int | None = None
 ) -> list[tuple[int, int]]:
-    """Positions of the consumer's layers, cut at multiples of the grid, that an edge moves."""
-    if grid_layers is None:
+    """Positions in the producer's list, cut at multiples of the grid, that an edge moves.
+
+    A state moves whole: layers that run ahead of the tokens may hold that of a later token.
+    """
+    if grid_layers is None or group.kind is GroupKind.STATE:
         return [(0, len(group.layers))]
     if grid_layers < 1:
         raise BadValue("grid_layers", grid_layers, "at least 1")
@@ -162,13 +162,14 @@ def check_state(group: Group, table: BlockTable, token_stop: int, tokens_final: 
         )
 
 
-def edges_in(dst: Shard, edges: Sequence[Edge], box: Box) -> tuple[Edge, ...]:
+def edges_in(src: Shard, edges: Sequence[Edge], box: Box) -> tuple[Edge, ...]:
     """The edges of a box's group, each with the box's layers only; none without a layer."""
-    layers = frozenset(dst.groups[box.group].layers[box.layer_start : box.layer_stop])
+    mine = [edge for edge in edges if edge.consumer_group == box.group]
     found = []
-    for edge in edges:
-        if edge.consumer_group == box.group:
-            kept = tuple(layer for layer in edge.layers if layer in layers)
-            if kept:
-                found.append(attrs.evolve(edge, layers=kept))
+    for edge in mine:
+        group = src.groups[edge.producer_group]
+        named = frozenset(group.layers[box.layer_start : box.layer_stop])
+        kept = tuple(layer for layer in edge.layers if layer in named)
+        if kept:
+            found.append(attrs.evolve(edge, layers=kept))
     return tuple(found)

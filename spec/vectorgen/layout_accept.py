@@ -392,7 +392,7 @@ def _kinds() -> list[Case]:
             tokens=(0, 9),
             source_blocks=((3,),),
             target_blocks=((2,),),
-            rules=(*rules, "K-7.3.15", "K-7.5.4"),
+            rules=(*rules, "K-7.3.15", "K-7.5.3"),
         ),
         Case(
             id="state-split",
@@ -628,7 +628,7 @@ def _contexts() -> list[Case]:
             source=shared(P_BASE, 2, 4)[0],
             target=shared(D_BASE, 2, 4)[1],
             tokens=(0, 16),
-            rules=(*rules, "K-7.5.3"),
+            rules=(*rules, "K-7.5.2"),
         ),
         Case(
             id="context-table-starts-late",

@@ -98,7 +98,7 @@ def test_refused_or_served_inside_its_areas(case: Case, data: st.DataObject) -> 
     event("accepted")
     tables = (case.source, case.target)
     for box in boxes:
-        for edge in edges_in(target, mine, box):
+        for edge in edges_in(source, mine, box):
             geometry = EdgeGeometry.build(source, target, edge)
             span = (box.token_start, box.token_stop)
             try:

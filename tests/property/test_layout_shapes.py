@@ -94,7 +94,7 @@ def test_parts_together_write_every_wanted_byte_once(
                 EdgeGeometry.build(producer, consumer, edge).plan(
                     *tables_of(case), box.token_start, box.token_stop
                 )
-                for edge in edges_in(consumer, mine, box)
+                for edge in edges_in(producer, mine, box)
             ]
             assert sum(part.bytes_total for part in parts) > 0
             plans += parts

@@ -27,7 +27,6 @@ I64 = npt.NDArray[np.int64]
 LAYERS = ("a", "b")
 TOKENS, START, CONTENT = 12, 1, 2
 BLOCK_SIZES = ((4, 4), (4, 6), (6, 4))
-POOL = 8
 
 
 @attrs.frozen(eq=False)
@@ -41,18 +40,19 @@ class Side:
 
 @functools.cache
 def side(order: str, ranks: int, stages: int, tokens: int, heads: int, seed: int) -> Side:
+    pool = TOKENS // tokens + 5
     shards = engine_shards(
         bases=[0] * (ranks * stages),
         order=order,
         stages=stages,
         layers=LAYERS,
-        blocks=POOL,
+        blocks=pool,
         tokens_per_block=tokens,
         heads_total=heads,
         content_bytes=CONTENT,
         null_block=0,
     )
-    ids = np.random.default_rng(seed).permutation(np.arange(1, POOL))
+    ids = np.random.default_rng(seed).permutation(np.arange(1, pool))
     # Some ids follow each other, so that runs of blocks are met as well.
     ids[:2] = (3, 4)
     ids = np.array(list(dict.fromkeys(ids.tolist())), np.int64)

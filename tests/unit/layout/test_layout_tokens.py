@@ -26,6 +26,7 @@ from kvxfer.layout.parts import (
     check_state,
     edges_in,
     groups_left_out,
+    layer_spans,
     part_boxes,
     token_spans,
 )
@@ -129,14 +130,17 @@ def test_only_the_last_tokens_are_cut_by_layers() -> None:
     boxes = part_boxes(producer, consumer, edges, 0, 8, grid_tokens=4, grid_layers=2)
     rows = [(b.token_start, b.token_stop, b.layer_start, b.layer_stop) for b in boxes]
     assert rows == [(0, 4, 0, 3), (4, 8, 0, 2), (4, 8, 2, 3)]
-    kept = [[edge.layers for edge in edges_in(consumer, edges, box)] for box in boxes]
-    assert [sorted(layers) for (layers,) in map(tuple, (k for k in kept))] == [
-        ["a", "b", "c"],
-        ["a", "c"],
-        ["b"],
-    ]
+    kept = [[edge.layers for edge in edges_in(producer, edges, box)] for box in boxes]
+    assert [sorted(layers) for (layers,) in kept] == [["a", "b", "c"], ["a", "b"], ["c"]]
     with pytest.raises(BadValue, match="grid_layers"):
         part_boxes(producer, consumer, edges, 0, 8, grid_layers=0)
+
+
+def test_a_state_is_not_cut_by_layers() -> None:
+    group = attrs.evolve(engine().groups[0], kind=GroupKind.STATE)
+    edges = edges_between(engine(), engine())
+    assert layer_spans(group, edges, 1) == [(0, 3)]
+    assert layer_spans(engine().groups[0], edges, 1) == [(0, 1), (1, 2), (2, 3)]
 
 
 def test_layers_of_another_stage_are_nobodys_part() -> None:
@@ -150,7 +154,7 @@ def test_layers_of_another_stage_are_nobodys_part() -> None:
         content_bytes=4,
     )
     consumer = engine()
-    for producer, spans in zip(producers, [[(0, 1)], [(1, 2), (2, 3)]], strict=True):
+    for producer, spans in zip(producers, [[(0, 1)], [(0, 1), (1, 2)]], strict=True):
         edges = [e for e in edges_between(producer, consumer) if e.producer_rank == producer.rank]
         boxes = part_boxes(producer, consumer, edges, 0, 4, grid_layers=1)
         assert [(b.layer_start, b.layer_stop) for b in boxes] == spans

@@ -71,7 +71,7 @@ def parts(vector: dict[str, Any]) -> list[dict[str, Any]]:
             EdgeGeometry.build(source, target, edge).plan(
                 here[edge.producer_group], there[box.group], *span
             )
-            for edge in edges_in(target, edges, box)
+            for edge in edges_in(source, edges, box)
         ]
         part: dict[str, Any] = {
             "part": [source.rank, box.group, *span],
