@@ -1,0 +1,60 @@
+"""A trace as a person reads it: every move, and what it led to.
+
+Owns the wording of a transcript. Knows no rule. Invariant: the same trace gives
+the same text.
+"""
+
+from __future__ import annotations
+
+from kvxfer.testing.between import Violation
+from kvxfer.testing.explore.checks import check, check_rest
+from kvxfer.testing.explore.config import Config
+from kvxfer.testing.explore.moves import apply
+from kvxfer.testing.explore.rest import STEPS_MAX, friendly_step
+from kvxfer.testing.explore.rig import Rig
+from kvxfer.testing.explore.search import Found
+from kvxfer.testing.explore.state import State
+
+
+def transcript(config: Config, found: Found) -> str:
+    """The shortest way to a violation, step by step."""
+    lines = [f"configuration {config.name}: {config.about}", ""]
+    rig = Rig(config)
+    state = rig.start()
+    rig.log = []
+    try:
+        for number, move in enumerate(found.trace, 1):
+            _mark(rig, lines)
+            rig.log.append(f"{number:3d}  ")
+            state = apply(rig, state, move)
+            check(rig, state)
+        _mark(rig, lines)
+        if found.in_rest:
+            lines.append("     from here all goes well:")
+            _to_rest(rig, state, lines)
+    except Violation as violation:
+        _mark(rig, lines)
+        lines.append(f"     {violation}")
+    return "\n".join(lines) + "\n"
+
+
+def _to_rest(rig: Rig, state: State, lines: list[str]) -> None:
+    for _ in range(STEPS_MAX):
+        after = friendly_step(rig, state)
+        _mark(rig, lines)
+        if after is None:
+            check_rest(rig, state)
+            return
+        state = after
+        check(rig, state)
+    raise Violation(f"C2: no rest after {STEPS_MAX} steps in which all goes well")
+
+
+def _mark(rig: Rig, lines: list[str]) -> None:
+    """Take what was said since the last move; the first line carries the move's number."""
+    said, rig.log = rig.log or [], []
+    head = ""
+    if said and said[0].strip().isdigit():
+        head = said.pop(0)
+    for place, line in enumerate(said):
+        lines.append(f"{head if place == 0 and head else '     '}{line}")
