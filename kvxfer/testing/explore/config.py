@@ -61,7 +61,9 @@ class Config:
     timings: Timings = TIMINGS
     limits: Limits = attrs.field(factory=Limits)
     full_only: bool = False
-    states_max: int = 200_000
+    """Too large for a quick look."""
+    states_max: int = 8_000
+    """Where a quick look ends, if it has not met every state by then."""
 
     def tag_of(self, transfer_id: str, count: int) -> str:
         """Name of a registration or an offer: unique over the exploration."""

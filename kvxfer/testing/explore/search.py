@@ -39,11 +39,13 @@ class Result:
 
     config: Config
     states: int
+    states_max: int
     transitions: int
     depth: int
     exhausted: bool
     """Every state that the configuration allows was met; else `states_max` ended the search."""
     seconds: float
+    cpu_seconds: float
     sessions: int
     """Distinct session states: how much of it was run by the real machines."""
     runs: int
@@ -87,7 +89,7 @@ class _Search:
 
 def search(config: Config, states_max: int | None = None) -> Result:
     """Meet every state of a configuration, up to `states_max`, and check each."""
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     bound = config.states_max if states_max is None else states_max
     rig = Rig(config)
     under_way = _Search(rig, Rest(rig))
@@ -95,10 +97,12 @@ def search(config: Config, states_max: int | None = None) -> Result:
     return Result(
         config=config,
         states=len(under_way.met),
+        states_max=bound,
         transitions=under_way.transitions,
         depth=depth,
         exhausted=exhausted,
         seconds=time.perf_counter() - started,
+        cpu_seconds=time.process_time() - cpu_started,
         sessions=len(rig.agents),
         runs=rig.agents.runs,
         found=found,
