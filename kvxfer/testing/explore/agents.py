@@ -192,7 +192,7 @@ def _orphans(session: Session) -> tuple[str, ...]:
             case DeadlineTimer(key) | EdgeTimer(key):
                 owned = key in consumer.registrations
             case GrantTimer(peer, key):
-                owned = (peer, key) in producer.sends
+                owned = (peer, key) in producer.attempts.live
             case OfferTimer(transfer_id):
                 owned = transfer_id in producer.sources
             case _:
@@ -204,7 +204,13 @@ def _orphans(session: Session) -> tuple[str, ...]:
 
 def _left(session: Session) -> tuple[str, ...]:
     found = []
-    for machine in (session.ctx, session.consumer, session.producer):
+    for machine in (
+        session.ctx,
+        session.operations,
+        session.consumer,
+        session.producer,
+        session.producer.attempts,
+    ):
         for name in names_of(type(machine)):
             table = getattr(machine, name)
             sized = isinstance(table, dict | list | set | deque | Timers)

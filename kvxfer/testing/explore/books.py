@@ -8,13 +8,15 @@ content is overwritten only after TellSent or TellUnsent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvxfer.core import effects as fx
 from kvxfer.core.ids import Reason
 from kvxfer.core.messages import BlockRuns, Column
 from kvxfer.testing.between import Violation
-from kvxfer.testing.explore.state import Booking, Draft, End, Holding, Op, Stamp
+from kvxfer.testing.explore import transport
+from kvxfer.testing.explore.state import Booking, Draft, Draining, End, Holding, Op, Stamp, Work
 
 if TYPE_CHECKING:
     from kvxfer.testing.explore.rig import Rig
@@ -83,7 +85,7 @@ def written(draft: Draft, op: Op, content: str) -> None:
     work = op.work
     for index, booking in enumerate(draft.bookings):
         if booking.consumer == work.consumer and booking.slot == work.slot:
-            stamp = Stamp(op.producer, op.life, op.op, work.attempt, content)
+            stamp = Stamp(op.poster, op.life, op.op, work.attempt, content)
             cells = list(booking.cells)
             cells[work.part] = stamp
             draft.bookings[index] = booking._replace(cells=tuple(cells))
@@ -124,12 +126,10 @@ def _check_content(rig: Rig, booking: Booking) -> None:
         where = f"{booking.tag} landed, part {part} of slot {booking.slot}"
         if stamp is None:
             raise Violation(f"D1: {where} was never written")
-        tokens = rig.config.tokens.get(stamp.content)
-        end = (part % rig.config.parts + 1) * TOKENS_PER_PART
-        if tokens is not None and tokens < end:
-            raise Violation(f"G2: {where}, but {stamp.content} covers {tokens} tokens, not {end}")
         if not stamp.content:
-            raise Violation(f"C3: {where} was written in part only, by op {stamp.op}")
+            raise Violation(
+                f"C3: {where} holds what op {stamp.op} left there, which failed or read too late"
+            )
         if stamp.attempt != booking.attempt:
             raise Violation(f"A3: {where} was written for attempt {stamp.attempt}")
         if rig.config.transfer_of(stamp.content) != booking.transfer_id:
@@ -150,15 +150,27 @@ def _check_calm(rig: Rig, tag: str, reason: Reason) -> None:
 # --- P's engine ---
 
 
-def hold(draft: Draft, producer: int, transfer_id: str, tag: str) -> None:
-    """P's engine has offered: the source cells hold the content `tag`."""
-    draft.holdings.append(Holding(producer, transfer_id, tag))
+def hold(draft: Draft, holding: Holding) -> None:
+    """P's engine has offered: the source cells hold the content of that tag."""
+    draft.holdings.append(holding)
+
+
+def held(holdings: Sequence[Holding], work: Work) -> Holding | None:
+    """The offer that an operation reads, if P's engine still holds it."""
+    for holding in holdings:
+        if holding.producer == work.producer and holding.tag == work.tag:
+            return holding
+    return None
+
+
+def final(rig: Rig, holding: Holding, part: int) -> bool:
+    """True where every token of the part is final."""
+    return (part % rig.config.parts + 1) * TOKENS_PER_PART <= holding.tokens
 
 
 def content(draft: Draft, op: Op) -> str:
-    """What the operation reads from its source now."""
-    held = any(h.producer == op.producer and h.tag == op.work.tag for h in draft.holdings)
-    return op.work.tag if held else ""
+    """What the operation has read from its source."""
+    return "" if op.tainted or held(draft.holdings, op.work) is None else op.work.tag
 
 
 def told_producer(rig: Rig, draft: Draft, agent: int, effect: fx.TellSent | fx.TellUnsent) -> None:
@@ -169,7 +181,21 @@ def told_producer(rig: Rig, draft: Draft, agent: int, effect: fx.TellSent | fx.T
     if isinstance(effect, fx.TellUnsent):
         _check_calm(rig, effect.tag, effect.reason)
     for index, holding in enumerate(draft.holdings):
-        if holding == (agent, effect.transfer_id, effect.tag):
+        if holding[:3] == (agent, effect.transfer_id, effect.tag):
             del draft.holdings[index]
+            transport.taint(draft, agent, effect.tag)
             return
     raise Violation(f"N2: {what} of {effect.tag!r}, which the engine does not hold")
+
+
+def told_drained(rig: Rig, draft: Draft, agent: int) -> None:
+    """An engine may stop now: nothing of it is under way (P1)."""
+    name = rig.name(agent)
+    rig.say(f"{name}'s engine is told: drained")
+    if draft.draining[agent] is not Draining.ASKED:
+        raise Violation(f"P1: {name} was told that it has drained, {draft.draining[agent].name}")
+    mine = [b.tag for b in draft.bookings if b.consumer == agent]
+    mine += [h.tag for h in draft.holdings if h.producer == agent]
+    if mine:
+        raise Violation(f"P1: {name} was told that it has drained, with {', '.join(mine)} open")
+    draft.draining[agent] = Draining.TOLD

@@ -34,6 +34,10 @@ COMING = frozenset({"lease_until_ms"})
 """Moments to come, only ever lengthened: one that has passed is all one."""
 
 
+UNREAD = {"WriteEdge": frozenset({"serial", "serial_sent_ms", "unanswered", "lease_until_ms"})}
+"""Fields that a class has and never looks at: push counts on no lease at the consumer."""
+
+
 @attrs.frozen
 class Canon:
     """A session's key and the link ids that it holds."""
@@ -90,9 +94,11 @@ class _Writer:
         if met is not None:
             return ("again", met)
         self.met[id(item)] = len(self.met)
-        parts: list[Hashable] = [type(item).__name__]
+        kind = type(item).__name__
+        unread = UNREAD.get(kind, frozenset())
+        parts: list[Hashable] = [kind]
         for name in names_of(type(item)):
-            if name in LEFT_OUT:
+            if name in LEFT_OUT or name in unread:
                 continue
             part = getattr(item, name)
             if name.endswith("_ms") and type(part) is int:

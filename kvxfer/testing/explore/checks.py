@@ -7,15 +7,17 @@ check names the invariant of the failure catalogue that it stands for, first.
 from __future__ import annotations
 
 from kvxfer.testing.between import Violation
+from kvxfer.testing.explore import books
 from kvxfer.testing.explore.rig import Rig
-from kvxfer.testing.explore.state import Booking, End, Op, Phase, State
+from kvxfer.testing.explore.state import Booking, Draining, End, Op, Phase, State
 
 INVARIANTS = {
     "A1": "every state: an operation that may write has its slot held for its own attempt",
     "A2": "every state: no operation may still write for an attempt that was let go",
     "A3": "at landing: every cell was written for this attempt",
     "B1": "every state: the source of every posted operation is held by P's engine",
-    "B2": "every post: the source is still held at the moment of posting",
+    "B2": "every post: the source is still held at the moment of posting; of a READ, at landing: "
+    "from its first byte to its last",
     "C1": "every tell: an end once, before the let-go; where nothing is under way: D knows of "
     "every part that failed or was never posted",
     "C2": "every state: where all goes well from here, everything comes to an end",
@@ -24,12 +26,13 @@ INVARIANTS = {
     "E1": "every tell: the tag's own transfer; at landing: the same prompt's digest",
     "E3": "at landing: every cell holds this transfer's content",
     "F2": "every step: a late message breaks nothing and is told to nobody",
-    "G2": "at landing: the offer covered every part's tokens",
     "I1": "every step: no event after a restart breaks a session",
     "J3": "every tell, where all goes well: no lease lapsed and no peer seemed silent",
     "L1": "every state: each timer has its owner; at rest: no table, timer or fence is left",
     "L2": "at rest: both engines hold nothing",
     "N2": "every tell: of what the engine holds, to the side that holds it",
+    "P1": "at the tell: who has drained holds nothing; at rest: who was to drain has been told",
+    "Q1": "every state: the tokens that a posted operation reads are final",
     "R1": "every step: an end that is told moves exactly one outcome counter",
 }
 """Invariant of the failure catalogue -> where the explorer checks it."""
@@ -43,18 +46,19 @@ def check(rig: Rig, state: State) -> None:
     for op in state.ops:
         if op.phase is Phase.QUEUED:
             continue
-        if op.phase is not Phase.ADRIFT:
+        if op.phase is not Phase.ADRIFT and not op.work.read:
             _check_source(rig, state, op)
         if not op.shut:
             _check_target(rig, state, op)
 
 
 def _check_source(rig: Rig, state: State, op: Op) -> None:
-    for holding in state.holdings:
-        if holding.producer == op.producer and holding.tag == op.work.tag:
-            return
-    name = rig.name(op.producer)
-    raise Violation(f"B1: {name}'s op {op.op} reads {op.work.tag}, which the engine may reuse")
+    holding = books.held(state.holdings, op.work)
+    name = f"{rig.name(op.poster)}'s op {op.op}"
+    if holding is None:
+        raise Violation(f"B1: {name} reads {op.work.tag}, which the engine may reuse")
+    if not books.final(rig, holding, op.work.part):
+        raise Violation(f"Q1: {name} reads part {op.work.part} of {op.work.tag}, not final yet")
 
 
 def _check_target(rig: Rig, state: State, op: Op) -> None:
@@ -63,7 +67,7 @@ def _check_target(rig: Rig, state: State, op: Op) -> None:
     for booking in state.bookings:
         if booking.consumer == work.consumer and booking.slot == work.slot:
             owner = booking
-    writer = f"{rig.name(op.producer)}'s op {op.op} for {work.transfer_id}/{work.attempt}"
+    writer = f"{rig.name(op.poster)}'s op {op.op} for {work.transfer_id}/{work.attempt}"
     if owner is None:
         raise Violation(f"A2: {writer} may write into slot {work.slot}, which was let go")
     if (owner.transfer_id, owner.attempt) != (work.transfer_id, work.attempt):
@@ -88,10 +92,13 @@ def check_rest(rig: Rig, state: State) -> None:
         left = rig.agents.facts[number].left
         if left:
             raise Violation(f"L1: {rig.name(agent)} is at rest with {', '.join(left)} not empty")
+    for agent, how in enumerate(state.draining):
+        if how is Draining.ASKED:
+            raise Violation(f"P1: {rig.name(agent)} was never told that it has drained")
     for booking in state.bookings:
         what = "never ended" if booking.end is End.NONE else "was never let go"
         raise Violation(f"L2: {booking.tag} at {rig.name(booking.consumer)} {what}")
     for holding in state.holdings:
         raise Violation(f"L2: offer {holding.tag} at {rig.name(holding.producer)} never ended")
     for op in state.ops:
-        raise Violation(f"L1: op {op.op} of {rig.name(op.producer)} is still there at rest")
+        raise Violation(f"L1: op {op.op} of {rig.name(op.poster)} is still there at rest")

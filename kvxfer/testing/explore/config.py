@@ -20,6 +20,7 @@ TIMINGS = Timings(
     renew_ms=200,
     renew_misses_max=2,
     grant_lease_ms=300,
+    lease_margin_ms=50,
     drain_ms=200,
     fence_retry_ms=200,
     tombstone_ms=FOREVER_MS,
@@ -56,6 +57,12 @@ class Config:
     """Digest by tag of a registration or an offer, where the prompts are not the same."""
     tokens: Mapping[str, int] = attrs.field(factory=dict)
     """Tokens that an offer covers, by its tag, where it is not the whole prompt."""
+    pulls: bool = False
+    """D reads what P offers, instead of P writing it."""
+    streams: bool = False
+    """Offers come piece by piece, from nothing to the seal."""
+    back: tuple[str, ...] = ()
+    """Transfers that go the other way: P reads from D. Then both sides have both roles."""
     slow_resolve: bool = False
     """The driver answers Resolve in its own time, and may find that it cannot."""
     timings: Timings = TIMINGS

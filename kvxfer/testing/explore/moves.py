@@ -14,7 +14,17 @@ from kvxfer.core import events as ev
 from kvxfer.core.ids import Attempt, Reason, TransferId
 from kvxfer.testing.explore import books, lives, transport, wires
 from kvxfer.testing.explore.rig import Rig
-from kvxfer.testing.explore.state import Budget, Cable, Draft, End, Phase, State
+from kvxfer.testing.explore.state import (
+    Budget,
+    Cable,
+    Draft,
+    Draining,
+    End,
+    Holding,
+    Op,
+    Phase,
+    State,
+)
 
 Move = tuple[Any, ...]
 """A verb and its arguments: small numbers and names."""
@@ -29,7 +39,7 @@ def moves(rig: Rig, state: State) -> list[Move]:
     _network(rig, state, may, found)
     for cable in state.cables:
         _cable(cable, may, found)
-    _transport(rig, state, may, found)
+    _transport(state, may, found)
     if next_deadline_ms(rig, state) is not None and _time_may_pass(rig, state):
         found.append(("time",))
     return found
@@ -51,9 +61,9 @@ def under_way(state: State) -> Move | None:
         if op.phase is Phase.QUEUED:
             return ("post", index)
         if op.phase is not Phase.ADRIFT:
-            if op.shut:
-                return ("unknown", index)
-            return ("fail" if op.phase is Phase.STOPPED else "done", index)
+            how = _end_of(state, op)
+            stopped = op.phase is Phase.STOPPED and how == "done"
+            return ("fail" if stopped else how, index)
     return _under_way_on_cable(state)
 
 
@@ -97,12 +107,12 @@ Allowed = Callable[[Budget], bool]
 
 def _consumer_engine(rig: Rig, state: State, may: Allowed, found: list[Move]) -> None:
     names = rig.config.transfers
-    for consumer in rig.consumers:
-        for number, transfer_id in enumerate(names):
-            if state.registered[consumer * len(names) + number] < rig.config.registers_max:
-                found.append(("register", consumer, number))
+    for number, transfer_id in enumerate(names):
+        for taker in rig.takers(transfer_id):
+            if state.registered[taker * len(names) + number] < rig.config.registers_max:
+                found.append(("register", taker, number))
             if may(Budget.DECLINE):
-                found.append(("decline", consumer, transfer_id))
+                found.append(("decline", taker, transfer_id))
     if may(Budget.CANCEL):
         waiting = [booking for booking in state.bookings if booking.end is End.NONE]
         found += [("cancel", b.consumer, b.transfer_id, b.tag) for b in waiting]
@@ -110,18 +120,28 @@ def _consumer_engine(rig: Rig, state: State, may: Allowed, found: list[Move]) ->
         found.append(("resolve", index))
         if may(Budget.UNRESOLVED):
             found.append(("unresolved", index))
+    if may(Budget.DRAIN):
+        asked = [a for a, how in enumerate(state.draining) if how is Draining.NO]
+        found += [("drain", agent) for agent in asked]
 
 
 def _producer_engine(rig: Rig, state: State, may: Allowed, found: list[Move]) -> None:
     names = rig.config.transfers
-    for place, producer in enumerate(rig.producers):
-        for number, transfer_id in enumerate(names):
-            if state.offered[place * len(names) + number] < rig.config.offers_max:
-                found.append(("offer", producer, number))
+    for number, transfer_id in enumerate(names):
+        for giver in rig.givers(transfer_id):
+            if state.offered[giver * len(names) + number] < rig.config.offers_max:
+                found.append(("offer", giver, number))
             if may(Budget.EXPECT):
-                found.append(("expect", producer, transfer_id))
+                found.append(("expect", giver, transfer_id))
             if may(Budget.WITHDRAW):
-                found.append(("withdraw", producer, transfer_id))
+                found.append(("withdraw", giver, transfer_id))
+    for index, holding in enumerate(state.holdings):
+        if holding.sealed:
+            continue
+        if holding.tokens < rig.config.parts * books.TOKENS_PER_PART:
+            found.append(("grow", index))
+            found.append(("seal short", index))
+        found.append(("seal", index))
 
 
 def _network(rig: Rig, state: State, may: Allowed, found: list[Move]) -> None:
@@ -136,9 +156,9 @@ def _network(rig: Rig, state: State, may: Allowed, found: list[Move]) -> None:
         ):
             found.append(("stray", index))
     if may(Budget.RESTART_P):
-        found += [("restart P", producer) for producer in rig.producers]
+        found += [("restart P", agent) for agent in rig.p_side]
     if may(Budget.RESTART_D):
-        found += [("restart D", consumer) for consumer in rig.consumers]
+        found += [("restart D", agent) for agent in rig.d_side]
 
 
 def _cable(cable: Cable, may: Allowed, found: list[Move]) -> None:
@@ -161,24 +181,34 @@ def _cable(cable: Cable, may: Allowed, found: list[Move]) -> None:
             found.append(("cut at P", link))
 
 
-def _transport(rig: Rig, state: State, may: Allowed, found: list[Move]) -> None:
+def _transport(state: State, may: Allowed, found: list[Move]) -> None:
     for index, op in enumerate(state.ops):
         if op.phase is Phase.QUEUED:
             found.append(("post", index))
             if may(Budget.REFUSE_POST):
                 found.append(("refuse post", index))
         elif op.phase is not Phase.ADRIFT:
-            if not op.shut:
+            by_itself = _end_of(state, op)
+            if by_itself == "done":
                 found.append(("done", index))
-            if not op.shut and (op.phase is Phase.STOPPED or may(Budget.FAIL)):
+            if by_itself == "fail" or op.phase is Phase.STOPPED or may(Budget.FAIL):
                 found.append(("fail", index))
-            if op.shut or may(Budget.UNKNOWN):
+            if by_itself == "unknown" or may(Budget.UNKNOWN):
                 found.append(("unknown", index))
     for index, _ in enumerate(state.fences):
         found.append(("fence", index))
         if may(Budget.NO_FENCE):
             found.append(("no fence", index))
-    del rig
+
+
+def _end_of(state: State | Draft, op: Op) -> str:
+    """How a posted operation ends where nothing more happens to it."""
+    if not op.work.read:
+        return "unknown" if op.shut else "done"
+    if op.aborted:
+        return "fail" if op.shut else "unknown"
+    alive = state.lives[op.work.producer] == op.work.producer_life
+    return "done" if alive and not op.shut else "fail"
 
 
 # --- what it does ---
@@ -188,14 +218,14 @@ def _spend(draft: Draft, kind: Budget) -> None:
     draft.used[kind] += 1
 
 
-def _register(rig: Rig, draft: Draft, consumer: int, number: int) -> None:
-    place = consumer * len(rig.config.transfers) + number
+def _register(rig: Rig, draft: Draft, taker: int, number: int) -> None:
+    place = taker * len(rig.config.transfers) + number
     draft.registered[place] += 1
     transfer_id = rig.config.transfers[number]
     tag = rig.config.tag_of(transfer_id, draft.registered[place])
-    rig.say(f"{rig.name(consumer)}'s engine registers {transfer_id} as {tag}")
-    books.book(rig, draft, consumer, transfer_id, tag)
-    rig.handle(draft, consumer, rig.registration(transfer_id, tag, silent=False))
+    rig.say(f"{rig.name(taker)}'s engine registers {transfer_id} as {tag}")
+    books.book(rig, draft, taker, transfer_id, tag)
+    rig.handle(draft, taker, rig.registration(transfer_id, tag, silent=False))
 
 
 def _decline(rig: Rig, draft: Draft, consumer: int, transfer_id: str) -> None:
@@ -231,14 +261,62 @@ def _unresolved(rig: Rig, draft: Draft, index: int) -> None:
     rig.handle(draft, consumer, event)
 
 
-def _offer(rig: Rig, draft: Draft, producer: int, number: int) -> None:
-    place = (producer - rig.config.consumers) * len(rig.config.transfers) + number
+def _offer(rig: Rig, draft: Draft, giver: int, number: int) -> None:
+    place = giver * len(rig.config.transfers) + number
     draft.offered[place] += 1
     transfer_id = rig.config.transfers[number]
     tag = rig.config.tag_of(transfer_id, draft.offered[place])
-    rig.say(f"{rig.name(producer)}'s engine offers {transfer_id} as {tag}")
-    books.hold(draft, producer, transfer_id, tag)
-    rig.handle(draft, producer, rig.offering(transfer_id, tag))
+    tokens = rig.config.tokens.get(tag, rig.config.parts * books.TOKENS_PER_PART)
+    sealed = not rig.config.streams
+    holding = Holding(giver, transfer_id, tag, tokens if sealed else 0, sealed)
+    rig.say(f"{rig.name(giver)}'s engine offers {holding.tokens} tokens of {transfer_id} as {tag}")
+    books.hold(draft, holding)
+    event = ev.Offer(
+        transfer_id=TransferId(transfer_id),
+        token_count=holding.tokens,
+        digest=rig.config.digest_of("P", tag),
+        lease_ms=rig.config.timings.offer_lease_ms,
+        tag=tag,
+        sealed=sealed,
+        tables=(books.table(rig.content_tags.of(tag)),),
+    )
+    rig.handle(draft, giver, event)
+
+
+def _grow(rig: Rig, draft: Draft, index: int) -> None:
+    tokens = draft.holdings[index].tokens + books.TOKENS_PER_PART
+    grow(rig, draft, index, tokens, sealed=False)
+
+
+def _seal(rig: Rig, draft: Draft, index: int) -> None:
+    grow(rig, draft, index, rig.config.parts * books.TOKENS_PER_PART, sealed=True)
+
+
+def _seal_short(rig: Rig, draft: Draft, index: int) -> None:
+    grow(rig, draft, index, draft.holdings[index].tokens, sealed=True)
+
+
+def grow(rig: Rig, draft: Draft, index: int, tokens: int, *, sealed: bool) -> None:
+    """More of a streamed offer is final, or its end has come."""
+    holding = draft.holdings[index]
+    draft.holdings[index] = holding._replace(tokens=tokens, sealed=sealed)
+    how = "seals" if sealed else "grows"
+    rig.say(f"{rig.name(holding.producer)}'s engine {how} {holding.tag} at {tokens} tokens")
+    event = ev.Grow(
+        transfer_id=TransferId(holding.transfer_id),
+        token_count=tokens,
+        sealed=sealed,
+        tag=holding.tag,
+        tables=(books.table(rig.content_tags.of(holding.tag)),),
+    )
+    rig.handle(draft, holding.producer, event)
+
+
+def _drain(rig: Rig, draft: Draft, agent: int) -> None:
+    _spend(draft, Budget.DRAIN)
+    rig.say(f"{rig.name(agent)}'s engine drains")
+    draft.draining[agent] = Draining.ASKED
+    rig.handle(draft, agent, ev.Drain())
 
 
 def _expect(rig: Rig, draft: Draft, producer: int, transfer_id: str) -> None:
@@ -310,14 +388,14 @@ def _cut(rig: Rig, draft: Draft, link: int, *, at_consumer: bool) -> None:
     wires.cut(rig, draft, cable.consumer if at_consumer else cable.producer, link)
 
 
-def _restart_p(rig: Rig, draft: Draft, producer: int) -> None:
+def _restart_p(rig: Rig, draft: Draft, agent: int) -> None:
     _spend(draft, Budget.RESTART_P)
-    lives.restart_producer(rig, draft, producer)
+    lives.restart(rig, draft, agent)
 
 
-def _restart_d(rig: Rig, draft: Draft, consumer: int) -> None:
+def _restart_d(rig: Rig, draft: Draft, agent: int) -> None:
     _spend(draft, Budget.RESTART_D)
-    lives.restart_consumer(rig, draft, consumer)
+    lives.restart(rig, draft, agent)
 
 
 def _post(rig: Rig, draft: Draft, index: int) -> None:
@@ -335,14 +413,14 @@ def _done(rig: Rig, draft: Draft, index: int) -> None:
 
 def _fail(rig: Rig, draft: Draft, index: int) -> None:
     op = draft.ops[index]
-    if op.phase is Phase.POSTED:
+    if _end_of(draft, op) != "fail" and op.phase is not Phase.STOPPED:
         _spend(draft, Budget.FAIL)
     transport.end(rig, draft, op, done=False, quiet=True)
 
 
 def _unknown(rig: Rig, draft: Draft, index: int) -> None:
     op = draft.ops[index]
-    if not op.shut:
+    if _end_of(draft, op) != "unknown":
         _spend(draft, Budget.UNKNOWN)
     transport.end(rig, draft, op, done=False, quiet=False)
 
@@ -372,6 +450,10 @@ DO: dict[str, Callable[..., None]] = {
     "resolve": _resolve,
     "unresolved": _unresolved,
     "offer": _offer,
+    "grow": _grow,
+    "seal": _seal,
+    "seal short": _seal_short,
+    "drain": _drain,
     "expect": _expect,
     "withdraw": _withdraw,
     "connect": _connect,

@@ -58,6 +58,9 @@ def friendly_step(rig: Rig, state: State) -> State | None:
         draft = Draft.of(state)
         withdraw(rig, draft, *waiting[0])
         return wires.freeze(rig, draft)
+    streams = [i for i, holding in enumerate(state.holdings) if not holding.sealed]
+    if streams:
+        return apply(rig, state, ("seal", streams[0]))
     if next_deadline_ms(rig, state) is not None:
         return apply(rig, state, ("time",))
     return None

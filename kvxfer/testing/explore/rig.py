@@ -15,13 +15,14 @@ import attrs
 from kvxfer.core import effects as fx
 from kvxfer.core import events as ev
 from kvxfer.core.handshake import Identity
-from kvxfer.core.ids import Attempt, Incarnation, Part, PeerKey, Reason, Role, TransferId
+from kvxfer.core.ids import Attempt, Incarnation, Initiator, Part, PeerKey, Reason, Role, TransferId
 from kvxfer.core.messages import Describe
 from kvxfer.core.session import Session
 from kvxfer.testing.explore import books, transport, wires
 from kvxfer.testing.explore.agents import Agents, Step
 from kvxfer.testing.explore.config import Config
-from kvxfer.testing.explore.state import Budget, Draft, State
+from kvxfer.testing.explore.state import Budget, Draft, Draining, State
+from kvxfer.testing.explore.values import Numbers
 
 
 def _describe(_link: object, _peer: object) -> Describe:
@@ -34,22 +35,34 @@ class Rig:
 
     config: Config
     agents: Agents = attrs.field(factory=Agents)
+    content_tags: Numbers[str] = attrs.field(factory=Numbers)
+    """What a block table of the producer's memory names: the tag of an offer."""
     log: list[str] | None = None
+    _shown: dict[int, str] = attrs.field(factory=dict)
     _pending: deque[tuple[int, Step]] = attrs.field(factory=deque)
 
     # --- who there is ---
 
     @property
-    def consumers(self) -> range:
+    def d_side(self) -> range:
+        """Agents of the decode engine."""
         return range(self.config.consumers)
 
     @property
-    def producers(self) -> range:
+    def p_side(self) -> range:
+        """Agents of the prefill engine."""
         first = self.config.consumers
         return range(first, first + self.config.producers)
 
+    def takers(self, transfer_id: str) -> range:
+        """Whose memory a transfer goes to."""
+        return self.p_side if transfer_id in self.config.back else self.d_side
+
+    def givers(self, transfer_id: str) -> range:
+        return self.d_side if transfer_id in self.config.back else self.p_side
+
     def key(self, agent: int) -> PeerKey:
-        if agent in self.consumers:
+        if agent in self.d_side:
             return PeerKey("D", agent)
         return PeerKey("P", agent - self.config.consumers)
 
@@ -63,15 +76,16 @@ class Rig:
 
     def new_session(self, agent: int, life: int) -> int:
         """The number of a session that has just started."""
-        consuming = agent in self.consumers
-        ranks = tuple(range(self.config.producers if consuming else self.config.consumers))
+        decodes = agent in self.d_side
+        ranks = tuple(range(self.config.producers if decodes else self.config.consumers))
+        role = Role.BOTH if self.config.back else Role.CONSUMER if decodes else Role.PRODUCER
         key = self.key(agent)
         session = Session(
             me=Identity(
                 engine_id=key.engine_id,
                 rank=key.rank,
                 incarnation=Incarnation(life),
-                role=Role.CONSUMER if consuming else Role.PRODUCER,
+                role=role,
             ),
             limits=self.config.limits,
             timings=self.config.timings,
@@ -82,9 +96,9 @@ class Rig:
 
     def start(self) -> State:
         """Every engine has just started; links are up where the configuration says so."""
-        lives = [1000 * (c + 1) for c in self.consumers]
-        lives += [1 + 100 * p for p in range(self.config.producers)]
-        names = len(self.config.transfers)
+        lives = [1000 * (rank + 1) for rank in self.d_side]
+        lives += [1 + 100 * rank for rank in range(self.config.producers)]
+        counts = [0] * (len(lives) * len(self.config.transfers))
         draft = Draft(
             agents=[self.new_session(a, life) for a, life in enumerate(lives)],
             lives=lives,
@@ -96,36 +110,36 @@ class Rig:
             strays=[],
             bookings=[],
             holdings=[],
-            registered=[0] * (names * self.config.consumers),
-            offered=[0] * (names * self.config.producers),
+            registered=list(counts),
+            offered=list(counts),
+            draining=[Draining.NO] * len(lives),
             used=[0] * len(Budget),
         )
         if self.config.linked:
             self._link_all(draft)
         return wires.freeze(self, draft)
 
-    def offering(self, transfer_id: str, tag: str) -> ev.Offer:
-        return ev.Offer(
-            transfer_id=TransferId(transfer_id),
-            token_count=self.config.tokens.get(tag, self.config.parts * books.TOKENS_PER_PART),
-            digest=self.config.digest_of("P", tag),
-            lease_ms=self.config.timings.offer_lease_ms,
-            tag=tag,
-        )
-
     def _link_all(self, draft: Draft) -> None:
         earlier = TransferId("earlier")
-        for consumer in self.consumers:
-            self.handle(draft, consumer, self.registration(earlier, "", silent=True))
+        for taker in range(len(draft.agents)) if self.config.back else self.d_side:
+            others = self.p_side if taker in self.d_side else self.d_side
+            event = ev.Register(
+                transfer_id=earlier,
+                producers=tuple(self.key(other) for other in others),
+                digest=b"",
+                deadline_ms=self.config.deadline_ms,
+                silent=True,
+            )
+            self.handle(draft, taker, event)
         while draft.dials:
             wires.connect(self, draft, *draft.dials[0])
         self._deliver_all(draft)
         while draft.resolves:
             self.resolve(draft, 0)
         self._deliver_all(draft)
-        for producer in self.producers:
-            event = ev.Withdraw(transfer_id=earlier, reason=Reason.PRODUCER_ABORTED)
-            self.handle(draft, producer, event)
+        for giver in range(len(draft.agents)) if self.config.back else self.p_side:
+            ended = ev.Withdraw(transfer_id=earlier, reason=Reason.PRODUCER_ABORTED)
+            self.handle(draft, giver, ended)
         self._deliver_all(draft)
 
     def _deliver_all(self, draft: Draft) -> None:
@@ -190,6 +204,8 @@ class Rig:
                 books.told_consumer(self, draft, agent, effect)
             case fx.TellSent() | fx.TellUnsent():
                 books.told_producer(self, draft, agent, effect)
+            case fx.TellDrained():
+                books.told_drained(self, draft, agent)
             case _:
                 assert_never(effect)
 
@@ -215,7 +231,7 @@ class Rig:
                 parts=() if silent else self.parts(producer),
                 tables=() if silent else (books.table(slot),),
             )
-            for producer in self.producers
+            for producer in self._others(agent)
         )
         event = ev.Resolved(
             transfer_id=TransferId(transfer_id), attempt=Attempt(attempt), edges=plans
@@ -231,21 +247,32 @@ class Rig:
         """Which cell of a slot the part fills."""
         return part.producer_rank * self.config.parts + part.token_start // books.TOKENS_PER_PART
 
+    def _others(self, agent: int) -> range:
+        return self.p_side if agent in self.d_side else self.d_side
+
     def registration(self, transfer_id: str, tag: str, *, silent: bool) -> ev.Register:
+        reads = self.config.pulls or transfer_id in self.config.back
         return ev.Register(
             transfer_id=TransferId(transfer_id),
-            producers=tuple(self.key(p) for p in self.producers),
+            producers=tuple(self.key(giver) for giver in self.givers(transfer_id)),
             digest=self.config.digest_of("D", tag),
             deadline_ms=self.config.deadline_ms,
             tag=tag,
             silent=silent,
+            initiator=Initiator.CONSUMER if reads else Initiator.PRODUCER,
         )
 
     def show(self, number: int) -> str:
         """A message, for people."""
+        shown = self._shown.get(number)
+        if shown is None:
+            shown = self._shown[number] = self._words(number)
+        return shown
+
+    def _words(self, number: int) -> str:
         message = self.agents.messages.value(number)
-        header = getattr(message, "header", None)
         words = [type(message).__name__]
+        header = getattr(message, "header", None)
         if header is not None:
             words.append(f"{header.transfer_id}/{header.attempt}")
         part = getattr(message, "part", None)

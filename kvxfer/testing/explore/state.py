@@ -31,6 +31,7 @@ class Budget(IntEnum):
     UNKNOWN = 12
     NO_FENCE = 13
     UNRESOLVED = 14
+    DRAIN = 15
 
 
 class Cable(NamedTuple):
@@ -68,21 +69,31 @@ class Work(NamedTuple):
     attempt: int
     consumer: int
     consumer_life: int
+    producer: int
+    producer_life: int
     part: int
     slot: int
+    """Of the consumer's memory: where it writes."""
     tag: str
+    """Of the offer: what it reads."""
+    read: bool
+    """The consumer reads; else the producer writes."""
 
 
 class Op(NamedTuple):
-    """One part on its way, of one life of a producer."""
+    """One part on its way, of one life of the side that posts it."""
 
-    producer: int
+    poster: int
     life: int
     op: int
     link: int
     phase: Phase
     shut: bool
     """It can reach the consumer's memory no more."""
+    aborted: bool
+    """A READ: a fence was tried, so it ends, and not well."""
+    tainted: bool
+    """A READ: its source was somebody else's for a part of the time."""
     work: Work
 
 
@@ -123,6 +134,17 @@ class Holding(NamedTuple):
     producer: int
     transfer_id: str
     tag: str
+    tokens: int
+    """So many are final."""
+    sealed: bool
+
+
+class Draining(IntEnum):
+    """What an agent has been told of its end."""
+
+    NO = 0
+    ASKED = 1
+    TOLD = 2
 
 
 class State(NamedTuple):
@@ -142,8 +164,9 @@ class State(NamedTuple):
     bookings: tuple[Booking, ...]
     holdings: tuple[Holding, ...]
     registered: tuple[int, ...]
-    """How often each consumer has registered each transfer."""
+    """How often each agent has registered each transfer."""
     offered: tuple[int, ...]
+    draining: tuple[Draining, ...]
     used: tuple[int, ...]
 
 
@@ -163,6 +186,7 @@ class Draft:
     holdings: list[Holding]
     registered: list[int]
     offered: list[int]
+    draining: list[Draining]
     used: list[int]
 
     @classmethod
@@ -197,5 +221,6 @@ class Draft:
             tuple(self.holdings),
             tuple(self.registered),
             tuple(self.offered),
+            tuple(self.draining),
             tuple(self.used),
         )

@@ -61,8 +61,8 @@ def method(owner: type, name: str, replacement: Callable[[Callable[..., Any]], A
 
     @contextmanager
     def planted() -> Iterator[None]:
-        before = owner.__dict__[name]
-        original = before.fget if isinstance(before, property) else before
+        before: Any = owner.__dict__[name]
+        original: Any = before.fget if isinstance(before, property) else before
         wrong = replacement(original)
         setattr(owner, name, property(wrong) if isinstance(before, property) else wrong)
         try:
