@@ -17,10 +17,11 @@ import attrs
 
 from kvxfer.core import effects as fx
 from kvxfer.core.events import Event
-from kvxfer.core.ids import LinkId, OpId, PeerKey, Reason
+from kvxfer.core.ids import AttemptKey, LinkId, OpId, PeerKey, Reason
 from kvxfer.core.messages import Message
+from kvxfer.core.sends import AnyServed
 from kvxfer.core.session import Session
-from kvxfer.core.tables import SourceState
+from kvxfer.core.tables import RequestState, SourceState
 from kvxfer.core.timers import (
     DeadlineTimer,
     EdgeTimer,
@@ -54,6 +55,10 @@ class Facts:
     """Transfers that P's engine has announced and must offer or withdraw."""
     left: tuple[str, ...]
     """Tables that are not empty, though they must be after quiescence (L1)."""
+    granted: frozenset[tuple[PeerKey, AttemptKey]]
+    """Attempts at a producer that this side waits for."""
+    held: frozenset[tuple[PeerKey, AttemptKey]]
+    """Attempts of a consumer that this side holds and may still serve."""
     orphans: tuple[str, ...]
     """Timers of what is no more (L1)."""
 
@@ -178,8 +183,26 @@ def _facts(session: Session, now_ms: int, links: frozenset[int]) -> Facts:
             if source.state in waiting
         ),
         left=_left(session),
+        granted=frozenset(
+            (key, edge.attempt)
+            for reg in session.consumer.registrations.values()
+            if reg.state is RequestState.WAITING and not reg.silent
+            for key, edge in reg.edges.items()
+            if edge.link in session.ctx.links and not edge.all_done()
+        ),
+        held=frozenset(
+            (peer.key, key)
+            for (peer, key), served in session.producer.attempts.live.items()
+            if _may_serve(session, served)
+        ),
         orphans=_orphans(session),
     )
+
+
+def _may_serve(session: Session, served: AnyServed) -> bool:
+    """False for an attempt from which nothing more will come."""
+    source = session.producer.sources.get(served.key.transfer_id)
+    return served.parked if source is None else source.state is not SourceState.CLOSING
 
 
 def _orphans(session: Session) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from kvxfer.testing.between import Violation
 from kvxfer.testing.explore import books
 from kvxfer.testing.explore.rig import Rig
-from kvxfer.testing.explore.state import Booking, Draining, End, Op, Phase, State
+from kvxfer.testing.explore.state import Booking, Budget, Draining, End, Op, Phase, State
 
 INVARIANTS = {
     "A1": "every state: an operation that may write has its slot held for its own attempt",
@@ -19,7 +19,7 @@ INVARIANTS = {
     "B2": "every post: the source is still held at the moment of posting; of a READ, at landing: "
     "from its first byte to its last",
     "C1": "every tell: an end once, before the let-go; where nothing is under way: D knows of "
-    "every part that failed or was never posted",
+    "every part that failed or was never posted, and waits for nothing that P has ended",
     "C2": "every state: where all goes well from here, everything comes to an end",
     "C3": "at landing: no cell was written in part only or by an operation of unknown end",
     "D1": "at landing: every cell of the expected set was written",
@@ -84,6 +84,20 @@ def check_idle(rig: Rig, state: State) -> None:
             if failed and booking.end is End.NONE:
                 name = rig.name(booking.consumer)
                 raise Violation(f"C1: {name} was not told that part {part} of {booking.tag} failed")
+    if not state.used[Budget.LOSE]:
+        _check_waits(rig, state)
+
+
+def _check_waits(rig: Rig, state: State) -> None:
+    """Nobody waits, up to his deadline, for an attempt that the other side has ended."""
+    facts = [rig.agents.facts[number] for number in state.agents]
+    for agent, mine in enumerate(facts):
+        for peer, attempt in mine.granted:
+            if (rig.key(agent), attempt) not in facts[rig.agent(peer)].held:
+                what = f"{attempt.transfer_id}/{attempt.attempt}"
+                raise Violation(
+                    f"C1: {rig.name(agent)} waits for {what}, which the other side has ended"
+                )
 
 
 def check_rest(rig: Rig, state: State) -> None:

@@ -33,6 +33,24 @@ CONFIGS = (
         budgets={Budget.CANCEL: 2},
     ),
     Config(
+        name="parts",
+        about="two parts, cancelled at any point",
+        time_passes=False,
+        budgets={Budget.CANCEL: 1},
+    ),
+    Config(
+        name="doubt",
+        about="an operation of unknown end, a fence that is not proven, and the link up again",
+        parts=1,
+        time_passes=False,
+        budgets={Budget.UNKNOWN: 1, Budget.NO_FENCE: 2, Budget.CANCEL: 1},
+    ),
+    Config(
+        name="revive",
+        about="P withdraws while operations are posted and renewals come in",
+        budgets={Budget.WITHDRAW: 1},
+    ),
+    Config(
         name="posts",
         about="posts are refused, fail quietly, or end in a way that nobody knows",
         budgets={Budget.REFUSE_POST: 1, Budget.FAIL: 1, Budget.UNKNOWN: 1, Budget.NO_FENCE: 1},
@@ -66,6 +84,15 @@ CONFIGS = (
         budgets={Budget.RESTART_D: 1},
     ),
     Config(
+        name="new-life",
+        about="D dies with a notice on its way, and registers the same transfer again",
+        parts=1,
+        registers_max=2,
+        roaming=True,
+        time_passes=False,
+        budgets={Budget.RESTART_D: 1},
+    ),
+    Config(
         name="prompts",
         about="the same transfer id, other prompts; a second offer; too few tokens",
         parts=1,
@@ -92,6 +119,7 @@ CONFIGS = (
         about="the driver works the parts out in its own time, or finds that it cannot",
         parts=1,
         slow_resolve=True,
+        registers_max=2,
         budgets={Budget.UNRESOLVED: 1, Budget.CUT: 1, Budget.CANCEL: 1},
     ),
     Config(

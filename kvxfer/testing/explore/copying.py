@@ -7,6 +7,7 @@ references to one machine in the original are two references to one in the copy.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import attrs
 from attrs.exceptions import FrozenInstanceError
 
+from kvxfer.core.timers import Timers
 from kvxfer.testing.explore.values import LinkNo
 
 T = TypeVar("T")
@@ -82,10 +84,20 @@ class _Copier:
         return self._machine(item)
 
     def _machine(self, item: Any) -> Any:
+        if type(item) is Timers:
+            return self._timers(item)
         new = object.__new__(type(item))
         self.made[id(item)] = new
         for name in names_of(type(item)):
             object.__setattr__(new, name, self.copy(getattr(item, name)))
+        return new
+
+    def _timers(self, item: Timers) -> Timers:
+        """Without the dead entries of its heap: they may name links that are no more."""
+        live = {self.copy(key): entry for key, entry in item._live.items()}
+        heap = [(at_ms, serial, key) for key, (at_ms, serial) in live.items()]
+        heapq.heapify(heap)
+        new = self.made[id(item)] = Timers(heap=heap, live=live, serial=item._serial)
         return new
 
     def _renamed(self, item: Any) -> Any:

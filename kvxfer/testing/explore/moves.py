@@ -12,6 +12,7 @@ from typing import Any
 
 from kvxfer.core import events as ev
 from kvxfer.core.ids import Attempt, Reason, TransferId
+from kvxfer.testing.between import Violation
 from kvxfer.testing.explore import books, lives, transport, wires
 from kvxfer.testing.explore.rig import Rig
 from kvxfer.testing.explore.state import (
@@ -226,6 +227,8 @@ def _register(rig: Rig, draft: Draft, taker: int, number: int) -> None:
     rig.say(f"{rig.name(taker)}'s engine registers {transfer_id} as {tag}")
     books.book(rig, draft, taker, transfer_id, tag)
     rig.handle(draft, taker, rig.registration(transfer_id, tag, silent=False))
+    if draft.draining[taker] is not Draining.NO and books.find(draft, taker, tag) is not None:
+        raise Violation(f"P1: {rig.name(taker)} took {tag} although it drains")
 
 
 def _decline(rig: Rig, draft: Draft, consumer: int, transfer_id: str) -> None:

@@ -7,9 +7,9 @@ the same text.
 from __future__ import annotations
 
 from kvxfer.testing.between import Violation
-from kvxfer.testing.explore.checks import check, check_rest
+from kvxfer.testing.explore.checks import check, check_idle, check_rest
 from kvxfer.testing.explore.config import Config
-from kvxfer.testing.explore.moves import apply
+from kvxfer.testing.explore.moves import apply, under_way
 from kvxfer.testing.explore.rest import STEPS_MAX, friendly_step
 from kvxfer.testing.explore.rig import Rig
 from kvxfer.testing.explore.search import Found
@@ -40,6 +40,8 @@ def transcript(config: Config, found: Found) -> str:
 
 def _to_rest(rig: Rig, state: State, lines: list[str]) -> None:
     for _ in range(STEPS_MAX):
+        if under_way(state) is None:
+            check_idle(rig, state)
         after = friendly_step(rig, state)
         _mark(rig, lines)
         if after is None:

@@ -71,3 +71,14 @@ def method(owner: type, name: str, replacement: Callable[[Callable[..., Any]], A
             setattr(owner, name, before)
 
     return planted
+
+
+def both(first: Plant, second: Plant) -> Plant:
+    """Plants two changes that make one fault."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        with first(), second():
+            yield
+
+    return planted
