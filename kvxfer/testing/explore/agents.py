@@ -105,6 +105,10 @@ class Agents:
         """The representative; to look at only."""
         return self._sessions[number]
 
+    def clock_ms(self, number: int) -> int:
+        """What the representative's clock shows."""
+        return self._clocks[number]
+
     def step(self, number: int, step: Step) -> Stepped:
         """Do `step` to a session state. Violation where the real session breaks."""
         known = self._memory.get((number, step))

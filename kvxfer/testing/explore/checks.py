@@ -54,7 +54,7 @@ def check(rig: Rig, state: State) -> None:
 
 def _check_source(rig: Rig, state: State, op: Op) -> None:
     holding = books.held(state.holdings, op.work)
-    name = f"{rig.name(op.poster)}'s op {op.op}"
+    name = f"{rig.name(op.poster)}'s {op.name}"
     if holding is None:
         raise Violation(f"B1: {name} reads {op.work.tag}, which the engine may reuse")
     if not books.final(rig, holding, op.work.part):
@@ -67,7 +67,7 @@ def _check_target(rig: Rig, state: State, op: Op) -> None:
     for booking in state.bookings:
         if booking.consumer == work.consumer and booking.slot == work.slot:
             owner = booking
-    writer = f"{rig.name(op.poster)}'s op {op.op} for {work.transfer_id}/{work.attempt}"
+    writer = f"{rig.name(op.poster)}'s {op.name} for {work.transfer_id}/{work.attempt}"
     if owner is None:
         raise Violation(f"A2: {writer} may write into slot {work.slot}, which was let go")
     if (owner.transfer_id, owner.attempt) != (work.transfer_id, work.attempt):
@@ -115,4 +115,4 @@ def check_rest(rig: Rig, state: State) -> None:
     for holding in state.holdings:
         raise Violation(f"L2: offer {holding.tag} at {rig.name(holding.producer)} never ended")
     for op in state.ops:
-        raise Violation(f"L1: op {op.op} of {rig.name(op.poster)} is still there at rest")
+        raise Violation(f"L1: {op.name} of {rig.name(op.poster)} is still there at rest")

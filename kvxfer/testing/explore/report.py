@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -48,6 +49,7 @@ class Report:
             "cpu_seconds": round(sum(r.cpu_seconds for r in self.results), 3),
             "transitions": sum(r.transitions for r in self.results),
             "invariants": sorted(INVARIANTS),
+            "moves": dict(sum((Counter(r.made) for r in self.results), Counter())),
             "configurations": [_summary(result) for result in self.results],
         }
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 
 import attrs
 
@@ -49,6 +50,8 @@ class Result:
     sessions: int
     """Distinct session states: how much of it was run by the real machines."""
     runs: int
+    made: Mapping[str, int]
+    """How often each kind of move was made."""
     found: Found | None
 
 
@@ -61,7 +64,7 @@ class _Search:
     met: set[int] = attrs.field(factory=set)
     parents: array[int] = attrs.field(factory=lambda: array("q"))
     choices: array[int] = attrs.field(factory=lambda: array("H"))
-    transitions: int = 0
+    made: Counter[str] = attrs.field(factory=Counter)
 
     def meet(self, state: State, parent: int, choice: int) -> bool:
         """True for a state not met before."""
@@ -98,7 +101,8 @@ def search(config: Config, states_max: int | None = None) -> Result:
         config=config,
         states=len(under_way.met),
         states_max=bound,
-        transitions=under_way.transitions,
+        transitions=under_way.made.total(),
+        made=dict(under_way.made),
         depth=depth,
         exhausted=exhausted,
         seconds=time.perf_counter() - started,
@@ -118,7 +122,7 @@ def _run(under_way: _Search, bound: int) -> tuple[Found | None, int, bool]:
     while frontier:
         state, number, depth = frontier.popleft()
         for choice, move in enumerate(moves(rig, state)):
-            under_way.transitions += 1
+            under_way.made[move[0]] += 1
             at_end = False
             try:
                 after = apply(rig, state, move)

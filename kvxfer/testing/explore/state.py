@@ -96,6 +96,10 @@ class Op(NamedTuple):
     """A READ: its source was somebody else's for a part of the time."""
     work: Work
 
+    @property
+    def name(self) -> str:
+        return f"{'READ' if self.work.read else 'WRITE'} {self.op}"
+
 
 class End(IntEnum):
     """What an engine has been told of a registration."""

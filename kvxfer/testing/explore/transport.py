@@ -111,7 +111,7 @@ def claim(rig: Rig, draft: Draft, op: Op, *, taken: bool) -> None:
     """The driver comes to posting a part; the transport takes it, or nothing of it."""
     draft.ops.remove(op)
     work = op.work
-    name = f"{_name(op)} ({work.transfer_id}/{work.attempt} part {work.part})"
+    name = f"{op.name} ({work.transfer_id}/{work.attempt} part {work.part})"
     if not rig.feed(draft, op.poster, ("claim", op.op)):
         rig.say(f"{rig.name(op.poster)} drops {name}")
     elif taken:
@@ -148,7 +148,7 @@ def taint(draft: Draft, producer: int, tag: str | None) -> None:
 def end(rig: Rig, draft: Draft, op: Op, *, done: bool, quiet: bool) -> None:
     """A posted part ends where it was posted; its bytes are there, or perhaps, or not all."""
     how = "is done" if done else "fails quietly" if quiet else "fails, nobody knows how"
-    rig.say(f"{_name(op)} {how}")
+    rig.say(f"{op.name} {how}")
     if not op.shut:
         books.written(draft, op, books.content(draft, op) if done else "")
         if done and not op.work.read:
@@ -225,10 +225,6 @@ def shut_cable(draft: Draft, link: int) -> None:
 def forget_shut(draft: Draft) -> None:
     """An operation that nobody waits for and that reaches nothing is over."""
     draft.ops = [op for op in draft.ops if not (op.shut and op.phase is Phase.ADRIFT)]
-
-
-def _name(op: Op) -> str:
-    return f"{'READ' if op.work.read else 'WRITE'} {op.op}"
 
 
 def _ended(op: Op, *, done: bool, quiet: bool) -> ev.OpEnded:
