@@ -150,6 +150,8 @@ class Agents:
                 return session.claim(OpId(_int(op)), now_ms)
             case ("open", link, dialled):
                 session.open_link(_link(link), _key(dialled), now_ms)
+            case ("shut down",):
+                session.shut_down(now_ms)
             case ("close", link):
                 session.close_link(_link(link), Reason.PEER_LOST, now_ms)
             case _:

@@ -55,7 +55,8 @@ def book(rig: Rig, draft: Draft, consumer: int, transfer_id: str, tag: str) -> N
     """Take the lowest free slot for a new registration; it holds nothing of this transfer."""
     taken = {b.slot for b in draft.bookings if b.consumer == consumer}
     slot = next(s for s in range(1, len(taken) + 2) if s not in taken)
-    cells = (None,) * (rig.config.parts * rig.config.producers)
+    writers = rig.config.producers - rig.config.idle_producers
+    cells = (None,) * (rig.config.parts * writers)
     draft.bookings.append(Booking(consumer, transfer_id, tag, slot, 0, End.NONE, cells))
 
 

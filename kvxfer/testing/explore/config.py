@@ -38,6 +38,8 @@ class Config:
     parts: int = 2
     consumers: int = 1
     producers: int = 1
+    idle_producers: int = 0
+    """So many of the last producer ranks have no part of any transfer."""
     registers_max: int = 1
     """Per consumer and transfer."""
     offers_max: int = 1
@@ -69,7 +71,7 @@ class Config:
     limits: Limits = attrs.field(factory=Limits)
     full_only: bool = False
     """Too large for a quick look."""
-    states_max: int = 8_000
+    states_max: int = 5_000
     """Where a quick look ends, if it has not met every state by then."""
 
     def tag_of(self, transfer_id: str, count: int) -> str:

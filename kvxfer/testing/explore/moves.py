@@ -124,6 +124,8 @@ def _consumer_engine(rig: Rig, state: State, may: Allowed, found: list[Move]) ->
     if may(Budget.DRAIN):
         asked = [a for a, how in enumerate(state.draining) if how is Draining.NO]
         found += [("drain", agent) for agent in asked]
+    if may(Budget.SHUT_DOWN):
+        found += [("shut down", agent) for agent in range(len(state.agents))]
 
 
 def _producer_engine(rig: Rig, state: State, may: Allowed, found: list[Move]) -> None:
@@ -340,6 +342,12 @@ def withdraw(rig: Rig, draft: Draft, producer: int, transfer_id: str) -> None:
     rig.handle(draft, producer, event)
 
 
+def _shut_down(rig: Rig, draft: Draft, agent: int) -> None:
+    _spend(draft, Budget.SHUT_DOWN)
+    rig.say(f"{rig.name(agent)}'s engine shuts down")
+    rig.feed(draft, agent, ("shut down",))
+
+
 def _connect(rig: Rig, draft: Draft, consumer: int, producer: int) -> None:
     rig.say(f"a link opens between {rig.name(consumer)} and {rig.name(producer)}")
     wires.connect(rig, draft, consumer, producer)
@@ -457,6 +465,7 @@ DO: dict[str, Callable[..., None]] = {
     "seal": _seal,
     "seal short": _seal_short,
     "drain": _drain,
+    "shut down": _shut_down,
     "expect": _expect,
     "withdraw": _withdraw,
     "connect": _connect,

@@ -231,7 +231,7 @@ class Rig:
                 parts=() if silent else self.parts(producer),
                 tables=() if silent else (books.table(slot),),
             )
-            for producer in self._others(agent)
+            for producer in self._writers(agent)
         )
         event = ev.Resolved(
             transfer_id=TransferId(transfer_id), attempt=Attempt(attempt), edges=plans
@@ -246,6 +246,11 @@ class Rig:
     def part_index(self, part: Part) -> int:
         """Which cell of a slot the part fills."""
         return part.producer_rank * self.config.parts + part.token_start // books.TOKENS_PER_PART
+
+    def _writers(self, agent: int) -> range:
+        """Those of the other side that have a part."""
+        others = self._others(agent)
+        return others[: len(others) - self.config.idle_producers]
 
     def _others(self, agent: int) -> range:
         return self.p_side if agent in self.d_side else self.d_side

@@ -32,6 +32,7 @@ class Budget(IntEnum):
     NO_FENCE = 13
     UNRESOLVED = 14
     DRAIN = 15
+    SHUT_DOWN = 16
 
 
 class Cable(NamedTuple):
