@@ -22,6 +22,9 @@ from kvxfer.core.tables import LOAN, LoanAction, LoanEvent, LoanState
 class Lenders(ServingSide):
     """All attempts that consumers read."""
 
+    lent: int = 0
+    """How many of them may be read from right now."""
+
     # --- what happens to an attempt ---
 
     def match(self, loan: Loan) -> None:
@@ -58,8 +61,10 @@ class Lenders(ServingSide):
     # --- the machine ---
 
     def _fire(self, loan: Loan, event: LoanEvent) -> None:
+        before = loan.reads
         cell = LOAN.fire(loan.state, event)
         loan.state = cell.target
+        self.lent += loan.reads - before
         if cell.target is LoanState.ENDED and cell.actions:
             self.host.forget(loan)
         for action in cell.actions:

@@ -195,7 +195,7 @@ class Readers(EdgeSide):
                 case ReaderAction.STOP_READS:
                     self._stop_reads(reg, edge)
                 case ReaderAction.CHECK_DRAINED:
-                    self.arm(edge, self.ctx.timings.drain_ms)
+                    self.arm(edge, self.ctx.timings.grant_lease_ms)
                     self._check_drained(reg, edge)
                 case ReaderAction.DROP_LINK:
                     if edge.link is not None:
@@ -221,7 +221,8 @@ class Readers(EdgeSide):
 
     def _stop_reads(self, reg: Registration, edge: ReadEdge) -> None:
         self.operations.stop(edge)
-        self.arm(edge, self.ctx.timings.drain_ms)
+        # An operation that never ends must not hold the blocks for ever: fence it.
+        self.arm(edge, self.ctx.timings.grant_lease_ms)
         self._check_drained(reg, edge)
 
     def _send_release(self, reg: Registration, edge: ReadEdge) -> None:

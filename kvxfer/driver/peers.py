@@ -14,9 +14,10 @@ from collections.abc import Callable
 import attrs
 
 from kvxfer.core.handshake import Refusal
-from kvxfer.core.ids import LinkId, Peer, Reason
+from kvxfer.core.ids import NO_FEATURES, Feature, LinkId, Peer, Reason
 from kvxfer.core.messages import Describe
 from kvxfer.driver.config import AgentConfig
+from kvxfer.driver.grid import WHOLE, Grid
 from kvxfer.errors import KvxferError, LayoutMismatch, RemoteFault
 from kvxfer.layout.edges import Edge, edges_between
 from kvxfer.layout.geometry import Shard
@@ -39,6 +40,10 @@ class RemotePeer:
     shard: Shard | None = None
     edges: tuple[Edge, ...] = ()
     """Edges between this rank and the peer's rank."""
+    features: Feature = NO_FEATURES
+    """What both ends have, once the link is up."""
+    grid: Grid = WHOLE
+    """Where parts are cut that come from this peer."""
     geometries: dict[Edge, EdgeGeometry] = attrs.field(factory=dict)
     requests_open: int = 0
 
@@ -63,7 +68,13 @@ class Peers:
 
     def describe(self, link: LinkId, peer: Peer) -> Describe:
         remote = self._remote(link, peer)
-        return Describe(transport=self.ops.name, blob=remote.blob, shard=self._own_shard)
+        return Describe(
+            transport=self.ops.name,
+            blob=remote.blob,
+            shard=self._own_shard,
+            part_tokens=self.config.part_tokens,
+            part_layers=self.config.part_layers,
+        )
 
     def accept(self, link: LinkId, peer: Peer, theirs: Describe) -> tuple[int, ...]:
         """Check the peer's description, connect to it; ranks of its engine that matter here."""
@@ -78,6 +89,7 @@ class Peers:
             if shard.rank != peer.key.rank:
                 raise RemoteFault("shard.rank", shard.rank, f"the rank of HELLO, {peer.key.rank}")
             ranks = self._match(remote, shard)
+            remote.grid = Grid(part_tokens=theirs.part_tokens, part_layers=theirs.part_layers)
         except (RemoteFault, LayoutMismatch) as fault:
             raise Refusal(Reason.LAYOUT_REFUSED, str(fault)) from fault
         except Exception as error:
@@ -151,6 +163,8 @@ class Peers:
         if found is None:
             if remote.shard is None:
                 raise KvxferError(f"link {remote.link} has no description yet")
-            found = EdgeGeometry.build(self.config.shard, remote.shard, edge)
+            mine = self.config.shard
+            pair = (remote.shard, mine) if remote.dialled else (mine, remote.shard)
+            found = EdgeGeometry.build(*pair, edge)
             remote.geometries[edge] = found
         return found

@@ -345,8 +345,11 @@ class Duet(Books):
             for cable in self.cables.values():
                 if cable.producer_life == peer.incarnation and not cable.open_at_consumer:
                     cable.shut_by_consumer = True
-            for key in [k for k, p in self.danger.items() if p.cable.shut_by_consumer]:
-                del self.danger[key]
+            # A READ of its own is no danger once it has ended, and not before.
+            running = self.reading.posted.values()
+            for key, posted in list(self.danger.items()):
+                if posted.cable.shut_by_consumer and posted not in running:
+                    del self.danger[key]
         self.reading.abort(peer.incarnation)
         self.consumer.handle(ev.FenceResult(peer=peer, fenced=fenced), self.now_ms)
         self.settle()
