@@ -9,7 +9,8 @@ import pytest
 from kvxfer.testing.between import Violation
 from kvxfer.testing.explore.checks import INVARIANTS, check
 from kvxfer.testing.explore.configs import CONFIGS, by_name
-from kvxfer.testing.explore.moves import DO, apply, moves
+from kvxfer.testing.explore.enabled import moves
+from kvxfer.testing.explore.moves import DO, apply
 from kvxfer.testing.explore.rest import Rest
 from kvxfer.testing.explore.rig import Rig
 from kvxfer.testing.explore.search import Result, search

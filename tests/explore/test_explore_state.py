@@ -16,7 +16,8 @@ from kvxfer.testing.explore.canon import canon
 from kvxfer.testing.explore.config import Config
 from kvxfer.testing.explore.configs import CONFIGS
 from kvxfer.testing.explore.copying import duplicate
-from kvxfer.testing.explore.moves import apply, moves
+from kvxfer.testing.explore.enabled import moves
+from kvxfer.testing.explore.moves import apply
 from kvxfer.testing.explore.rig import Rig
 from kvxfer.testing.explore.state import State
 from kvxfer.testing.explore.values import LinkNo

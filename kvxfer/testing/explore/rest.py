@@ -12,7 +12,8 @@ import attrs
 from kvxfer.testing.between import Violation
 from kvxfer.testing.explore import wires
 from kvxfer.testing.explore.checks import check, check_idle, check_rest
-from kvxfer.testing.explore.moves import apply, next_deadline_ms, under_way, withdraw
+from kvxfer.testing.explore.enabled import next_deadline_ms, under_way
+from kvxfer.testing.explore.moves import apply, withdraw
 from kvxfer.testing.explore.rig import Rig
 from kvxfer.testing.explore.state import Draft, State
 

@@ -17,7 +17,8 @@ import attrs
 from kvxfer.testing.between import Violation
 from kvxfer.testing.explore.checks import check
 from kvxfer.testing.explore.config import Config
-from kvxfer.testing.explore.moves import Move, apply, moves
+from kvxfer.testing.explore.enabled import Move, moves
+from kvxfer.testing.explore.moves import apply
 from kvxfer.testing.explore.rest import Rest
 from kvxfer.testing.explore.rig import Rig
 from kvxfer.testing.explore.state import State

@@ -9,7 +9,8 @@ from __future__ import annotations
 from kvxfer.testing.between import Violation
 from kvxfer.testing.explore.checks import check, check_idle, check_rest
 from kvxfer.testing.explore.config import Config
-from kvxfer.testing.explore.moves import apply, under_way
+from kvxfer.testing.explore.enabled import under_way
+from kvxfer.testing.explore.moves import apply
 from kvxfer.testing.explore.rest import STEPS_MAX, friendly_step
 from kvxfer.testing.explore.rig import Rig
 from kvxfer.testing.explore.search import Found
