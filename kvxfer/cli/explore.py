@@ -24,7 +24,7 @@ EXIT_INTERRUPTED = 130
 
 
 @click.command("explore", context_settings={"show_default": True})
-@click.option("--full", is_flag=True, help="Every configuration, up to 100,000 states each.")
+@click.option("--full", is_flag=True, help="Every configuration, up to 50,000 states each.")
 @click.option("--config", "names", multiple=True, help="Only this one; may be repeated.")
 @click.option(
     "--states-max",

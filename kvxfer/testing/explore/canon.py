@@ -8,7 +8,7 @@ state. Invariant: nothing is left out that any later step could look at.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable
 from enum import Enum
 from typing import Any
@@ -34,8 +34,23 @@ COMING = frozenset({"lease_until_ms"})
 """Moments to come, only ever lengthened: one that has passed is all one."""
 
 
+CONTAINERS: frozenset[type] = frozenset({dict, Counter, OrderedDict, set, frozenset, list, deque})
+
 UNREAD = {"WriteEdge": frozenset({"serial", "serial_sent_ms", "unanswered", "lease_until_ms"})}
 """Fields that a class has and never looks at: push counts on no lease at the consumer."""
+
+
+_fields: dict[type, tuple[tuple[str, bool], ...]] = {}
+
+
+def _fields_of(cls: type) -> tuple[tuple[str, bool], ...]:
+    """Fields that are in a key, and whether they are moments."""
+    fields = _fields.get(cls)
+    if fields is None:
+        left_out = LEFT_OUT | UNREAD.get(cls.__name__, frozenset())
+        names = [name for name in names_of(cls) if name not in left_out]
+        fields = _fields[cls] = tuple((name, name.endswith("_ms")) for name in names)
+    return fields
 
 
 @attrs.frozen
@@ -78,9 +93,11 @@ class _Writer:
             return self._timers(item)
         if cls is Tombstones:
             return self._tombstones(item)
+        if cls in CONTAINERS:
+            return self._container(item)
         if attrs.has(cls):
             return self._value(item) if is_value(item) else self._machine(item)
-        return self._container(item)
+        raise TypeError(f"no rule to write a {cls.__name__}")
 
     def _value(self, item: Any) -> Hashable:
         for name in names_of(type(item)):
@@ -94,14 +111,10 @@ class _Writer:
         if met is not None:
             return ("again", met)
         self.met[id(item)] = len(self.met)
-        kind = type(item).__name__
-        unread = UNREAD.get(kind, frozenset())
-        parts: list[Hashable] = [kind]
-        for name in names_of(type(item)):
-            if name in LEFT_OUT or name in unread:
-                continue
+        parts: list[Hashable] = [type(item).__name__]
+        for name, is_moment in _fields_of(type(item)):
             part = getattr(item, name)
-            if name.endswith("_ms") and type(part) is int:
+            if is_moment and type(part) is int:
                 parts.append(self._moment(name, part))
             else:
                 parts.append(self.write(part))
@@ -118,9 +131,7 @@ class _Writer:
             return tuple([(self.write(key), self.write(value)) for key, value in item.items()])
         if isinstance(item, set | frozenset):
             return frozenset([self.write(part) for part in item])
-        if isinstance(item, list | deque):
-            return tuple([self.write(part) for part in item])
-        raise TypeError(f"no rule to write a {type(item).__name__}")
+        return tuple([self.write(part) for part in item])
 
     def _timers(self, item: Timers) -> Hashable:
         """Which fires next, and after how long: the heap's own order does not matter."""

@@ -21,7 +21,7 @@ from kvxfer.testing.explore.configs import CONFIGS
 from kvxfer.testing.explore.search import Result, search
 from kvxfer.testing.explore.transcript import transcript
 
-FULL_STATES_MAX = 100_000
+FULL_STATES_MAX = 50_000
 """Where each configuration of a full exploration ends, if it was not exhausted before."""
 
 

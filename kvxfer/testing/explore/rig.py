@@ -38,6 +38,7 @@ class Rig:
     content_tags: Numbers[str] = attrs.field(factory=Numbers)
     """What a block table of the producer's memory names: the tag of an offer."""
     log: list[str] | None = None
+    _names: dict[int, str] = attrs.field(factory=dict)
     _shown: dict[int, str] = attrs.field(factory=dict)
     _pending: deque[tuple[int, Step]] = attrs.field(factory=deque)
 
@@ -70,6 +71,13 @@ class Rig:
         return key.rank if key.engine_id == "D" else key.rank + self.config.consumers
 
     def name(self, agent: int) -> str:
+        """For people."""
+        name = self._names.get(agent)
+        if name is None:
+            name = self._names[agent] = self._name(agent)
+        return name
+
+    def _name(self, agent: int) -> str:
         key = self.key(agent)
         many = self.config.consumers if key.engine_id == "D" else self.config.producers
         return key.engine_id if many == 1 else f"{key.engine_id}{key.rank}"
