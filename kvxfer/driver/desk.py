@@ -32,6 +32,8 @@ class Wanted:
     command: cmd.Register
     started_ms: float
     bytes_wanted: int = 0
+    bytes_read: int = 0
+    descriptors: int = 0
 
 
 @attrs.define(kw_only=True)
@@ -181,6 +183,8 @@ class Desk:
             tag=tell.tag,
             bytes_received=wanted.bytes_wanted,
             elapsed_ms=now_ms - wanted.started_ms,
+            bytes_read=wanted.bytes_read,
+            descriptors=wanted.descriptors,
         )
 
     def _sent(self, tell: fx.TellSent, now_ms: float) -> rs.Result:

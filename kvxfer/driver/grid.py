@@ -38,25 +38,25 @@ WHOLE = Grid()
 def cut_parts(
     whole: Sequence[Part], grid: Grid, producer: Shard, edges: Sequence[Edge], parts_max: int
 ) -> tuple[Part, ...]:
-    """The parts of one edge pair, cut on the grid; at most `parts_max` of them (6.4)."""
-    cut = _cut(whole, grid, producer, edges)
-    if len(cut) <= parts_max:
-        return cut
-    for step in _multiples(whole, grid.part_tokens, parts_max):
-        cut = _cut(whole, Grid(part_tokens=step), producer, edges)
+    """The parts of one edge pair, cut on the grid; at most `parts_max` of them (6.4).
+
+    They are counted before they are made: the grid is the peer's choice.
+    """
+    if _count(whole, grid.part_tokens) <= parts_max:
+        cut = _cut(whole, grid, producer, edges)
         if len(cut) <= parts_max:
             return cut
-    return tuple(whole)
+    step = grid.part_tokens
+    while _count(whole, step) > parts_max:
+        step *= 2
+    return _cut(whole, Grid(part_tokens=step), producer, edges)
 
 
-def _multiples(whole: Sequence[Part], part_tokens: int, parts_max: int) -> Sequence[int]:
-    """Multiples of the grid, from the first with which the parts can be few enough."""
-    if not part_tokens:
-        return ()
-    cells = sum(-(-(p.token_stop - p.token_start) // part_tokens) for p in whole)
-    furthest = max(part.token_stop for part in whole)
-    first = max(1, cells // (parts_max + len(whole)))
-    return range(first * part_tokens, furthest + part_tokens, part_tokens)
+def _count(whole: Sequence[Part], step: int) -> int:
+    """Parts by tokens alone."""
+    if not step:
+        return len(whole)
+    return sum((part.token_stop - 1) // step - part.token_start // step + 1 for part in whole)
 
 
 def _cut(

@@ -18,7 +18,7 @@ from kvxfer.driver.commands import Offer, Register
 from kvxfer.driver.grid import cut_parts, layers_of
 from kvxfer.driver.peers import Peers, RemotePeer
 from kvxfer.driver.runs import block_runs, block_table
-from kvxfer.errors import LayoutMismatch, RemoteFault
+from kvxfer.errors import BadValue, LayoutMismatch, RemoteFault
 from kvxfer.layout.geometry import BlockTable, Shard
 from kvxfer.layout.plan import Plan
 from kvxfer.layout.table import check_table
@@ -122,6 +122,8 @@ def read_plan(
     assert offer is not None
     assert remote.shard is not None
     targets = {table.group: table for table in command.tables}
+    if part.group not in targets:
+        raise BadValue("tables", part.group, "a table for every group that is wanted")
     span = (part.token_start, part.token_stop)
     plans = []
     for edge in remote.edges:

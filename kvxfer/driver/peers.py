@@ -27,6 +27,9 @@ from kvxfer.status import Status
 from kvxfer.transport.ops import TransportOps
 from kvxfer.wire.cbor import decode_plain, encode_plain
 
+GEOMETRIES_MAX = 256
+"""Kept per link; a peer that names ever new layer ranges has the rest worked out each time."""
+
 
 @attrs.define(kw_only=True)
 class RemotePeer:
@@ -158,7 +161,7 @@ class Peers:
                 del self._ended[peer]
 
     def geometry(self, remote: RemotePeer, edge: Edge) -> EdgeGeometry:
-        """Per pair of peers and edge, worked out once."""
+        """Worked out once for each edge; the layers of a part make an edge of their own."""
         found = remote.geometries.get(edge)
         if found is None:
             if remote.shard is None:
@@ -166,5 +169,6 @@ class Peers:
             mine = self.config.shard
             pair = (remote.shard, mine) if remote.dialled else (mine, remote.shard)
             found = EdgeGeometry.build(*pair, edge)
-            remote.geometries[edge] = found
+            if len(remote.geometries) < GEOMETRIES_MAX:
+                remote.geometries[edge] = found
         return found

@@ -427,6 +427,8 @@ class Pump:
             self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.PEER_LOST))
             return
         plan = read_plan(self.peers, remote, effect, wanted.command, self.config.limits)
+        wanted.bytes_read += plan.bytes_total
+        wanted.descriptors += plan.descriptor_count
         self.poster.add(effect, remote, plan, None)
 
     def _trace(self, effect: fx.Trace) -> None:

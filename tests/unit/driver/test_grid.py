@@ -36,18 +36,23 @@ def test_cuts_are_at_multiples_from_token_0() -> None:
     assert cut(Part(0, 0, 0, 3), grid) == [(0, 3)]
 
 
-def test_too_fine_a_grid_is_widened_to_the_first_multiple_that_fits() -> None:
+def test_too_fine_a_grid_is_doubled_until_it_fits() -> None:
     assert cut(Part(0, 0, 0, 100), Grid(part_tokens=10), parts_max=4) == [
-        (0, 30),
-        (30, 60),
-        (60, 90),
-        (90, 100),
+        (0, 40),
+        (40, 80),
+        (80, 100),
     ]
 
 
-def test_more_groups_than_parts_are_left_whole() -> None:
-    whole = [Part(0, group, 0, 100) for group in range(3)]
-    assert cut_parts(whole, Grid(part_tokens=10), SHARD, EDGES, 3) == tuple(whole)
+def test_a_grid_of_one_token_over_a_million_costs_nothing() -> None:
+    """[M2] The grid is the peer's choice; what it makes is bounded, and so is the work."""
+    parts = cut_parts([Part(0, 0, 0, 1 << 40)], Grid(part_tokens=1), SHARD, EDGES, 1024)
+    assert len(parts) == 1024
+
+
+def test_too_many_cells_by_layers_are_given_up_first() -> None:
+    grid = Grid(part_tokens=10, part_layers=1)
+    assert cut(Part(0, 0, 0, 40), grid, parts_max=4) == [(0, 10), (10, 20), (20, 30), (30, 40)]
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
