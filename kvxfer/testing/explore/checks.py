@@ -27,6 +27,7 @@ INVARIANTS = {
     "E3": "at landing: every cell holds this transfer's content",
     "F2": "every step: a late message breaks nothing and is told to nobody",
     "I1": "every step: no event after a restart breaks a session",
+    "J1": "at landing: what was read counts only within the lease, on a clock that drifts too",
     "J3": "every tell, where all goes well: no lease lapsed and no peer seemed silent",
     "L1": "every state: each timer has its owner; at rest: no table, timer or fence is left",
     "L2": "at rest: both engines hold nothing",

@@ -51,6 +51,8 @@ class Config:
     """How often each may happen; what is not named does not."""
     time_passes: bool = True
     """Time may move to the next deadline at any moment, not only when nothing is under way."""
+    skew_ms: int = 40
+    """By so much D's clock may fall behind at once, where the budget allows it."""
     calm: bool = False
     """Nothing goes wrong here, so no lease may lapse and no peer seem silent."""
     roaming: bool = False

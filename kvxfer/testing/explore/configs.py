@@ -178,6 +178,13 @@ CONFIGS = (
         budgets={Budget.CANCEL: 1, Budget.UNKNOWN: 1, Budget.NO_FENCE: 1},
     ),
     Config(
+        name="pull-drift",
+        about="D reads, and its clock falls behind P's by less than the margin of a lease",
+        parts=1,
+        pulls=True,
+        budgets={Budget.SKEW: 1},
+    ),
+    Config(
         name="pull-posts",
         about="D's own READs are refused, fail quietly, or end in a way that nobody knows",
         pulls=True,

@@ -39,6 +39,8 @@ def moves(rig: Rig, state: State) -> list[Move]:
     _transport(state, may, found)
     if next_deadline_ms(rig, state) is not None and _time_may_pass(rig, state):
         found.append(("time",))
+        if may(Budget.SKEW):
+            found.append(("time, D slower",))
     return found
 
 

@@ -253,12 +253,22 @@ def _no_fence(rig: Rig, draft: Draft, index: int) -> None:
 
 
 def _time(rig: Rig, draft: Draft) -> None:
-    facts = rig.agents.facts
-    both = [facts[number].deadline_ms for number in draft.agents]
-    delta_ms = max(1, min(d for d in both if d is not None))
-    rig.say(f"{delta_ms} ms pass")
+    _pass_time(rig, draft, behind_ms=0)
+
+
+def _time_slower(rig: Rig, draft: Draft) -> None:
+    _spend(draft, Budget.SKEW)
+    _pass_time(rig, draft, behind_ms=rig.config.skew_ms)
+
+
+def _pass_time(rig: Rig, draft: Draft, behind_ms: int) -> None:
+    """To the next deadline of anybody; D's clock may fall behind meanwhile (J1)."""
+    deadlines = [rig.agents.facts[number].deadline_ms for number in draft.agents]
+    delta_ms = max(1, min(d for d in deadlines if d is not None))
+    at_d_ms = max(0, delta_ms - behind_ms)
+    rig.say(f"{delta_ms} ms pass" + (f", {at_d_ms} of them at D" if behind_ms else ""))
     for agent in range(len(draft.agents)):
-        rig.feed(draft, agent, ("advance", delta_ms))
+        rig.feed(draft, agent, ("advance", at_d_ms if agent in rig.d_side else delta_ms))
 
 
 DO: dict[str, Callable[..., None]] = {
@@ -295,4 +305,5 @@ DO: dict[str, Callable[..., None]] = {
     "fence": _fence,
     "no fence": _no_fence,
     "time": _time,
+    "time, D slower": _time_slower,
 }

@@ -33,6 +33,7 @@ class Budget(IntEnum):
     UNRESOLVED = 14
     DRAIN = 15
     SHUT_DOWN = 16
+    SKEW = 17
 
 
 class Cable(NamedTuple):

@@ -45,6 +45,15 @@ def _from_the_answer(_original: Any) -> Any:
     return leased
 
 
+def _without_margin(_original: Any) -> Any:
+    def leased(_self: Any, edge: Any, answer: Any) -> None:
+        if edge.unanswered and answer.serial == edge.serial:
+            edge.unanswered = False
+            edge.lease_until_ms = max(edge.lease_until_ms, edge.serial_sent_ms + answer.lease_ms)
+
+    return leased
+
+
 def _drained_at_once(_original: Any) -> Any:
     def check_drained(self: Any, reg: Any, edge: Any) -> None:
         self._fire(reg, edge, ReaderEvent.DRAINED, None)
@@ -80,6 +89,13 @@ READING = (
         invariants=("C3",),
         configs=("pull",),
         plant=method(EdgeSide, "leased", _from_the_answer),
+    ),
+    Fault(
+        name="lease without a margin",
+        about="D counts its lease to the end, as if its clock ran exactly as P's does",
+        invariants=("C3",),
+        configs=("pull-drift",),
+        plant=method(EdgeSide, "leased", _without_margin),
     ),
     Fault(
         name="reader lets go on cancel",
