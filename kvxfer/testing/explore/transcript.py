@@ -17,25 +17,29 @@ from kvxfer.testing.explore.search import Found
 from kvxfer.testing.explore.state import State
 
 
+INDENT = "     "
+
+
 def transcript(config: Config, found: Found) -> str:
     """The shortest way to a violation, step by step."""
     lines = [f"configuration {config.name}: {config.about}", ""]
     rig = Rig(config)
     state = rig.start()
     rig.log = []
+    head = INDENT
     try:
         for number, move in enumerate(found.trace, 1):
-            _mark(rig, lines)
-            rig.log.append(f"{number:3d}  ")
+            head = f"{number:3d}  "
             state = apply(rig, state, move)
+            _take(rig, lines, head)
+            head = INDENT
             check(rig, state)
-        _mark(rig, lines)
         if found.in_rest:
-            lines.append("     from here all goes well:")
+            lines.append(f"{INDENT}from here all goes well:")
             _to_rest(rig, state, lines)
     except Violation as violation:
-        _mark(rig, lines)
-        lines.append(f"     {violation}")
+        _take(rig, lines, head)
+        lines.append(f"{INDENT}{violation}")
     return "\n".join(lines) + "\n"
 
 
@@ -44,7 +48,7 @@ def _to_rest(rig: Rig, state: State, lines: list[str]) -> None:
         if under_way(state) is None:
             check_idle(rig, state)
         after = friendly_step(rig, state)
-        _mark(rig, lines)
+        _take(rig, lines, INDENT)
         if after is None:
             check_rest(rig, state)
             return
@@ -53,11 +57,9 @@ def _to_rest(rig: Rig, state: State, lines: list[str]) -> None:
     raise Violation(f"C2: no rest after {STEPS_MAX} steps in which all goes well")
 
 
-def _mark(rig: Rig, lines: list[str]) -> None:
-    """Take what was said since the last move; the first line carries the move's number."""
-    said, rig.log = rig.log or [], []
-    head = ""
-    if said and said[0].strip().isdigit():
-        head = said.pop(0)
-    for place, line in enumerate(said):
-        lines.append(f"{head if place == 0 and head else '     '}{line}")
+def _take(rig: Rig, lines: list[str], head: str) -> None:
+    """Move what was said to the text; only its first line carries the move's number."""
+    for line in rig.log or []:
+        lines.append(head + line)
+        head = INDENT
+    rig.log = []
