@@ -16,7 +16,6 @@ from kvxfer.testing.explore.rig import Rig
 from kvxfer.testing.explore.search import Found
 from kvxfer.testing.explore.state import State
 
-
 INDENT = "     "
 
 
