@@ -14,6 +14,7 @@ from kvxfer.cli.conform import conform_command
 from kvxfer.cli.demo import demo_command
 from kvxfer.cli.doctor import doctor_command
 from kvxfer.cli.layout import layout_group
+from kvxfer.cli.explore import explore_command
 from kvxfer.cli.transports import transports_command
 
 
@@ -28,4 +29,5 @@ main.add_command(conform_command)
 main.add_command(demo_command)
 main.add_command(doctor_command)
 main.add_command(layout_group)
+main.add_command(explore_command)
 main.add_command(transports_command)
