@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from kvxfer.core.ids import Incarnation
+from kvxfer.core.ids import Incarnation, Reason
 from kvxfer.testing.sim.node import Node
 from kvxfer.testing.sim.scene import Scene
 
@@ -48,6 +48,7 @@ class Chaos:
             "stalls": self._stall,
             "producer_restarts": lambda: self._restart(self.producers),
             "consumer_restarts": lambda: self._restart(self.consumers),
+            "shutdowns": self._shut_down,
         }
         for name, happen in incidents.items():
             per_thousand = getattr(self.scene.knobs.incidents, name)
@@ -135,18 +136,44 @@ class Chaos:
             node.boot(Incarnation(self._lives))
 
     def _restart(self, engines: Sequence[AnyEngine]) -> None:
+        """A process dies; now and then its host with it, so that nobody is told."""
         engine = self.scene.draw.choice(engines)
-        if not engine.nodes[0].alive:
-            return
+        if engine.nodes[0].alive and not engine.closing:
+            silent = self.scene.draw.random() < 0.3
+            if silent:
+                self.scene.hit("silent deaths")
+            self._die(engine, silent=silent)
+
+    def _die(self, engine: AnyEngine, *, silent: bool = False) -> None:
         self.scene.note("world", "dies", "", engine.name)
         for node in engine.nodes:
             self.fabric.died(node)
-            self.wires.died(node)
+            if not silent:
+                self.wires.died(node)
             node.kill()
         engine.died()
-        down_us = self.scene.long_us() // 10
-        self.scene.agenda.later(down_us, self._come_back, engine)
+        self.scene.agenda.later(self.scene.long_us() // 10, self._come_back, engine)
 
     def _come_back(self, engine: AnyEngine) -> None:
         self.scene.note("world", "starts again", "", engine.name)
+        engine.closing = False
         self._boot(engine)
+
+    def _shut_down(self) -> None:
+        """An orderly end (P1): refuse, end what is there, wait for a bounded time, say BYE."""
+        engine = self.scene.draw.choice(self.engines)
+        if not engine.nodes[0].alive or engine.closing:
+            return
+        self.scene.note("world", "shuts down", "", engine.name)
+        engine.closing = True
+        for node in engine.nodes:
+            node.feed(node.life, self._close_session, node)
+        self.scene.agenda.later(self.scene.long_us() // 10, self._bye, engine)
+
+    def _close_session(self, node: Node) -> None:
+        node.session.shut_down(node.now_ms())
+
+    def _bye(self, engine: AnyEngine) -> None:
+        for node in engine.nodes:
+            node.feed(node.life, node.session.say_bye, Reason.SHUTDOWN)
+        self._die(engine)

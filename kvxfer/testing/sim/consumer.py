@@ -69,6 +69,8 @@ class DecodeEngine:
     nodes: list[Node] = attrs.field(factory=list)
     pool: Pool = attrs.field(init=False)
     life: int = 0
+    closing: bool = False
+    """Shutting down; what is asked of it now is refused."""
     regs: dict[tuple[int, str], Reg] = attrs.field(factory=dict)
     """(rank, tag) -> registration, until it was let go."""
     attempts: dict[tuple[int, str, int], Reg] = attrs.field(factory=dict)

@@ -103,7 +103,7 @@ class Fabric:
             scene.note(node.name, "drops op", tid, str(post.op))
             scene.hit("operation dropped before posting")
             return
-        if (tid, header.attempt, header.sender) in node.cancelled:
+        if node.was_cancelled(header):
             raise SimViolation(f"B2: op {post.op} of {node.name} claimed after its CANCEL", tid)
         if not cable.is_open(node) or scene.chance("refuse_post"):
             scene.note(node.name, "cannot post op", tid, str(post.op))

@@ -58,6 +58,7 @@ class Incidents:
     stalls: int = 0
     producer_restarts: int = 0
     consumer_restarts: int = 0
+    shutdowns: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -108,6 +109,7 @@ INCIDENTS = {
     "stalls": 20,
     "producer_restarts": 8,
     "consumer_restarts": 8,
+    "shutdowns": 6,
 }
 
 

@@ -19,8 +19,9 @@ from kvxfer.core import effects as fx
 from kvxfer.core.events import Event
 from kvxfer.core.handshake import Identity
 from kvxfer.core.ids import Incarnation, LinkId, OpId, Peer, PeerKey, Role
-from kvxfer.core.messages import Cancel, Describe, Message
+from kvxfer.core.messages import Cancel, Describe, Header, Message
 from kvxfer.core.session import Session
+from kvxfer.limits import Limits
 from kvxfer.testing.sim.agenda import Clock
 from kvxfer.testing.sim.scene import Scene
 from kvxfer.testing.sim.shapes import Shape, memory_bytes
@@ -74,8 +75,8 @@ class Node:
     memory: npt.NDArray[np.uint8] = attrs.field(init=False)
     owner: npt.NDArray[np.int32] = attrs.field(init=False)
     """For each byte, the serial of the registration that may be written; 0 for none."""
-    cancelled: set[tuple[str, int, int]] = attrs.field(factory=set)
-    """(transfer, attempt, consumer's life) of every CANCEL that this life has received."""
+    cancelled: dict[tuple[str, int, int], int] = attrs.field(factory=dict)
+    """(transfer, attempt, consumer's life) of every CANCEL received -> when, in us."""
     frozen_until_us: int = 0
     _inbox: deque[tuple[int, Callable[..., object], tuple[Any, ...]]] = attrs.field(factory=deque)
     _wake_us: int = 0
@@ -165,13 +166,23 @@ class Node:
         for life, action, args in waiting:
             self.feed(life, action, *args)
 
+    def was_cancelled(self, header: Header) -> bool:
+        """True where the attempt was cancelled, as long as its number cannot be used again."""
+        key = (header.transfer_id, header.attempt, header.sender)
+        at_us = self.cancelled.get(key)
+        knobs = self.scene.knobs
+        if at_us is None or knobs.limits.tombstones_max < Limits().tombstones_max:
+            return False
+        return self.scene.agenda.now_us - at_us < 500 * knobs.timings.tombstone_ms
+
     def handle(self, event: Event) -> None:
         self.session.handle(event, self.now_ms())
 
     def receive(self, link: LinkId, message: Message) -> None:
         if type(message) is Cancel:
             header = message.header
-            self.cancelled.add((header.transfer_id, header.attempt, header.sender))
+            key = (header.transfer_id, header.attempt, header.sender)
+            self.cancelled[key] = self.scene.agenda.now_us
         self.session.receive(link, message, self.now_ms())
 
     # --- output ---

@@ -77,6 +77,8 @@ class PrefillEngine:
     nodes: list[Node] = attrs.field(factory=list)
     pool: Pool = attrs.field(init=False)
     life: int = 0
+    closing: bool = False
+    """Shutting down; what is asked of it now is refused."""
     offers: dict[tuple[int, str], Offered] = attrs.field(factory=dict)
     """(rank, tag) -> offer, until its end was told."""
     consumers: list[Shape] = attrs.field(factory=list)

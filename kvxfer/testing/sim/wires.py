@@ -130,7 +130,10 @@ class Wires:
         self.scene.agenda.at(at_us, self._deliver, cable, to, message)
 
     def _deliver(self, cable: Cable, to: Node, message: Message | None) -> None:
-        if cable.broken or not cable.is_open(to):
+        if cable.broken:
+            return
+        if not cable.is_open(to):
+            self._reset(cable, to)
             return
         held = cable.held.get(to.life)
         if held:
@@ -142,6 +145,12 @@ class Wires:
             self.scene.agenda.at(until_us, self._release, cable, to)
             return
         self._arrive(cable, to, message)
+
+    def _reset(self, cable: Cable, to: Node) -> None:
+        """What reaches a host that knows nothing of the connection is answered by its end."""
+        other = cable.other(to)
+        if to.alive and to.life != cable.life(to) and cable.is_open(other):
+            self.scene.agenda.later(self.scene.delay_us(), self._lose, cable, other)
 
     def _release(self, cable: Cable, to: Node) -> None:
         if until_us := self.blocked_until(cable.dialler, cable.acceptor):
