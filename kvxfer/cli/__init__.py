@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from kvxfer import __version__
+from kvxfer.cli.bench import bench_command
 from kvxfer.cli.conform import conform_command
 from kvxfer.cli.demo import demo_command
 from kvxfer.cli.sim import sim_command
@@ -21,6 +22,7 @@ def main() -> None:
     """Move KV caches from prefill to decode engines."""
 
 
+main.add_command(bench_command)
 main.add_command(conform_command)
 main.add_command(demo_command)
 main.add_command(sim_command)

@@ -43,7 +43,7 @@ def with_cell(whole: Table, state: Any, event: Any, target: Any, actions: tuple)
         # D takes the loss of a link for a proof.
         (consumer, "WRITER", (W.CANCELLING, WE.LINK_LOST, W.QUIET, (WA.LET_GO,)), "A2", 30),
         # P says that it has drained while an operation runs.
-        (producer, "SEND", (N.SENDING, NE.CANCEL, N.ENDED, (NA.TELL_DRAINED,)), "A2", 10),
+        (producer, "SEND", (N.SENDING, NE.CANCEL, N.ENDED, (NA.TELL_DRAINED,)), ("A2", "C2"), 10),
         # P goes on posting under an attempt that was cancelled.
         (producer, "SEND", (N.SENDING, NE.CANCEL, N.SENDING, ()), "B2", 40),
         # P gives its blocks back while they are read.
@@ -59,7 +59,12 @@ def with_cell(whole: Table, state: Any, event: Any, target: Any, actions: tuple)
     ],
 )
 def test_a_broken_cell_is_found(
-    monkeypatch: pytest.MonkeyPatch, module: Any, name: str, cell: tuple, rule: str, seeds_max: int
+    monkeypatch: pytest.MonkeyPatch,
+    module: Any,
+    name: str,
+    cell: tuple,
+    rule: str | tuple[str, ...],
+    seeds_max: int,
 ) -> None:
     monkeypatch.setattr(module, name, with_cell(getattr(tables, name), *cell))
     found = find_by_seeds(range(seeds_max), TRANSFERS)
@@ -104,8 +109,8 @@ def test_wrong_pairing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failing_seed_says_how_to_repeat_it_and_what_happened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cell = (N.SENDING, NE.CANCEL, N.ENDED, (NA.TELL_DRAINED,))
-    monkeypatch.setattr(producer, "SEND", with_cell(tables.SEND, *cell))
+    cell = (S.OFFERED, SE.WITHDRAW, S.RELEASED, (SA.STOP_SENDS, SA.TELL_END))
+    monkeypatch.setattr(producer, "SOURCE", with_cell(tables.SOURCE, *cell))
     found = find_by_seeds(range(10), TRANSFERS)
     assert found is not None
     command = f"kvxfer sim --seed {found.broken.seed} --transfers {TRANSFERS}"

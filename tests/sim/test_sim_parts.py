@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 import pytest
 
@@ -58,6 +59,7 @@ def test_history_tells_of_a_transfer_and_of_the_world_only() -> None:
     history.note(1000, "D0.0", "registers", "t1", "t1/d1")
     history.note(2000, "world", "dies", "", "P0")
     history.note(3000, "D0.0", "registers", "t2")
+    assert history.transcript("").splitlines() == ["       2.000 ms  world  dies P0"]
     assert history.transcript("t1").splitlines() == [
         "       1.000 ms  D0.0   registers t1/d1",
         "       2.000 ms  world  dies P0",
@@ -128,7 +130,7 @@ def test_blocks_of_a_slab_are_neither_sorted_nor_one_run() -> None:
 
 
 def test_who_finds_no_slab_waits_in_order() -> None:
-    pool = Pool(Scene(1, draw_knobs(1)))
+    pool = Pool(Scene(1, attrs.evolve(draw_knobs(1), slabs=SLABS)))
     taken: list[int] = []
     for _ in range(SLABS):
         pool.take(taken.append)

@@ -31,9 +31,15 @@ class History:
         return hashlib.blake2b(marshal.dumps(self.records, 0), digest_size=16).hexdigest()
 
     def transcript(self, transfer: str, lines_max: int = TRANSCRIPT_LINES) -> str:
-        """The last things that happened to one transfer, and to the world around it."""
-        chosen = [r for r in self.records if r[3] in ("", transfer)][-lines_max:]
-        return "\n".join(
-            f"{at_us / 1000:12.3f} ms  {where:<6} {what}{' ' + more if more else ''}"
-            for at_us, where, what, _, more in chosen
-        )
+        """The last things that happened to one transfer, and to the world meanwhile."""
+        own = [n for n, record in enumerate(self.records) if transfer and record[3] == transfer]
+        own = own[-lines_max:]
+        first = own[0] if own else 0
+        world = [n for n in range(first, len(self.records)) if not self.records[n][3]]
+        shown = sorted(own + world[-lines_max:])
+        return "\n".join(_line(self.records[n]) for n in shown)
+
+
+def _line(record: Record) -> str:
+    at_us, where, what, _, more = record
+    return f"{at_us / 1000:12.3f} ms  {where:<6} {what}{' ' + more if more else ''}"

@@ -13,7 +13,7 @@ import attrs
 
 from kvxfer.limits import Limits, Timings
 from kvxfer.testing.sim.agenda import CLOCK_OFFSET_MS_MAX, CLOCK_RATE_PPM_MAX
-from kvxfer.testing.sim.shapes import MISFIT, SHAPES, Shape
+from kvxfer.testing.sim.shapes import MISFIT, SHAPES, SLABS, Shape
 
 FAULT_CHANCE = 0.5
 """How likely a fault is on in a seed."""
@@ -78,6 +78,8 @@ class Knobs:
     """Agents' clocks start and run differently."""
     on_wire: bool
     """Every message goes through its bytes."""
+    slabs: int
+    """How many requests have room in an engine at a time."""
     windows_max: int
     """Into how many windows a part is cut."""
 
@@ -90,7 +92,7 @@ RATES = {
     "lose_notice": 0.01,
     "repeat_notice": 0.05,
     "refuse_fence": 0.5,
-    "refuse_dial": 0.2,
+    "refuse_dial": 0.1,
     "cancel": 0.08,
     "withdraw": 0.05,
     "decline": 0.04,
@@ -139,6 +141,7 @@ def draw_knobs(seed: int) -> Knobs:
         spacing_us=draw.choice((5_000, 15_000, 40_000)),
         clocks=draw.random() < 0.5,
         on_wire=draw.random() < 0.06,
+        slabs=draw.choice((10, SLABS, SLABS)),
         windows_max=draw.choice((1, 1, 3)),
     )
 
@@ -160,7 +163,7 @@ def _timings(draw: random.Random) -> Timings:
         offer_lease_ms=draw.choice((1_000, 5_000, 30_000)),
         renew_ms=renew_ms,
         renew_misses_max=draw.choice((2, 5)),
-        grant_lease_ms=renew_ms * draw.choice((4, 15)),
+        grant_lease_ms=renew_ms * draw.choice((2, 4, 15)),
         drain_ms=draw.choice((500, 5_000)),
         fence_retry_ms=draw.choice((100, 1_000)),
         tombstone_ms=draw.choice((60_000, 600_000)),
@@ -168,10 +171,10 @@ def _timings(draw: random.Random) -> Timings:
 
 
 def _limits(draw: random.Random) -> Limits:
-    tight = draw.random() < 0.15
+    tight = draw.random() < 0.07
     return Limits(
-        transfers_max=12 if tight else Limits().transfers_max,
-        grants_parked_max=16 if tight else Limits().grants_parked_max,
+        transfers_max=8 if tight else Limits().transfers_max,
+        grants_parked_max=10 if tight else Limits().grants_parked_max,
         tombstones_max=200 if draw.random() < 0.15 else Limits().tombstones_max,
     )
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 import attrs
 
 from kvxfer.testing.sim.scene import Scene
-from kvxfer.testing.sim.shapes import SLABS
 
 
 @attrs.define(eq=False)
@@ -20,8 +19,11 @@ class Pool:
     """All slabs of one engine."""
 
     scene: Scene
-    free: list[int] = attrs.field(factory=lambda: list(range(SLABS)))
+    free: list[int] = attrs.field(init=False)
     waiting: deque[Callable[[int], None]] = attrs.field(factory=deque)
+
+    def __attrs_post_init__(self) -> None:
+        self.reset()
 
     def take(self, use: Callable[[int], None]) -> None:
         """Call `use` with a slab, now or once one is free."""
@@ -38,7 +40,7 @@ class Pool:
 
     def reset(self) -> None:
         """The engine is gone, with all that it held and all that waited in it."""
-        self.free = list(range(SLABS))
+        self.free = list(range(self.scene.knobs.slabs))
         self.waiting.clear()
 
     def _draw(self) -> int:

@@ -23,7 +23,7 @@ from kvxfer.testing.sim.node import Node
 from kvxfer.testing.sim.plan import Legs, Transfer, draw_legs, draw_transfer
 from kvxfer.testing.sim.producer import Offered, PrefillEngine
 from kvxfer.testing.sim.scene import Scene, SimViolation
-from kvxfer.testing.sim.shapes import SLABS, Shape, fits
+from kvxfer.testing.sim.shapes import Shape, fits
 from kvxfer.testing.sim.wires import Wires
 
 REST_US = 3_600_000_000
@@ -227,7 +227,7 @@ class Run:
         if full:
             raise SimViolation(f"L1: tables not empty: {full}", self._first_live())
         for engine in self.engines:
-            if len(engine.pool.free) != SLABS or engine.pool.waiting:
+            if len(engine.pool.free) != self.scene.knobs.slabs or engine.pool.waiting:
                 raise SimViolation(f"L1: {engine.name} has not got all its blocks back")
             if engine.started != engine.ended + engine.dropped:
                 raise SimViolation(f"C1: {engine.name}: ends do not add up")
