@@ -83,6 +83,7 @@ def measure(live: tuple[int, ...] = LIVE, transfers: int = 4_000, rounds: int = 
 
 
 def _row(live: int, transfers: int, rounds: int) -> Row:
+    gc.collect()
     pair = _filled(live)
     best, events = _through(pair, live, transfers, rounds)
     renewal_us = _renewal(live, rounds)
@@ -112,7 +113,6 @@ def _best(rounds: int, one: Callable[[], float]) -> float:
 
 def _timed(action: Callable[[], object]) -> float:
     """CPU seconds of this process."""
-    gc.collect()
     gc.disable()
     try:
         started = time.process_time()

@@ -20,10 +20,24 @@ if TYPE_CHECKING:
 @click.option("--transfers", default=200, type=click.IntRange(min=1), help="Transfers per seed.")
 @click.option("--seeds", default=1, type=click.IntRange(min=1), help="How many seeds, upwards.")
 @click.option("--jobs", default=1, type=click.IntRange(min=1), help="Processes that share them.")
+@click.option(
+    "--world",
+    type=click.Choice(["fast", "agents"]),
+    default="fast",
+    help="fast: sessions over a network and a transport made for it. agents: two real agents "
+    "with codec, driver and loopback transport; slower.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON on stdout.")
 @click.pass_context
 def sim_command(
-    ctx: click.Context, /, seed: int, transfers: int, seeds: int, jobs: int, as_json: bool
+    ctx: click.Context,
+    /,
+    seed: int,
+    transfers: int,
+    seeds: int,
+    jobs: int,
+    world: str,
+    as_json: bool,
 ) -> None:
     """Simulate transfers between many engines under faults.
 
@@ -37,7 +51,7 @@ def sim_command(
         if result.broken is not None:
             click.echo(result.broken.text(), err=True)
 
-    total = simulate(range(seed, seed + seeds), transfers, jobs, progress)
+    total = simulate(range(seed, seed + seeds), transfers, jobs, progress, world)
     if as_json:
         click.echo(json.dumps(total.summary()))
     else:

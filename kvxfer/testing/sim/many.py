@@ -16,7 +16,11 @@ from typing import Any
 
 import attrs
 
+from kvxfer.testing.sim.agents import run_agents
 from kvxfer.testing.sim.run import Broken, SeedResult, run_seed
+
+WORLDS: dict[str, Callable[..., SeedResult]] = {"fast": run_seed, "agents": run_agents}
+"""The two levels, by name."""
 
 
 @attrs.define(kw_only=True)
@@ -75,19 +79,26 @@ def simulate(
     transfers: int,
     jobs: int = 1,
     progress: Callable[[SeedResult], None] = lambda _result: None,
+    world: str = "fast",
 ) -> Total:
-    """Run every seed with that many transfers. `jobs`: how many processes share the work."""
+    """Run every seed with that many transfers.
+
+    `jobs`: how many processes share the work. `world`: "fast", or "agents" for the
+    level with real agents, codec and loopback transport.
+    """
     started = time.perf_counter()
     total = Total()
-    for result in _results(seeds, transfers, jobs):
+    for result in _results(seeds, transfers, jobs, WORLDS[world]):
         total.add(result)
         total.seconds = time.perf_counter() - started
         progress(result)
     return total
 
 
-def _results(seeds: Iterable[int], transfers: int, jobs: int) -> Iterator[SeedResult]:
-    one = partial(run_seed, transfers=transfers)
+def _results(
+    seeds: Iterable[int], transfers: int, jobs: int, level: Callable[..., SeedResult]
+) -> Iterator[SeedResult]:
+    one = partial(level, transfers=transfers)
     if jobs == 1:
         yield from map(one, seeds)
         return

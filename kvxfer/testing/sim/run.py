@@ -41,10 +41,12 @@ class Broken:
     rule: str
     transfer: str
     transcript: str
+    world: str = "fast"
 
     @property
     def command(self) -> str:
-        return f"kvxfer sim --seed {self.seed} --transfers {self.transfers}"
+        level = "" if self.world == "fast" else f" --world {self.world}"
+        return f"kvxfer sim --seed {self.seed} --transfers {self.transfers}{level}"
 
     def text(self) -> str:
         return f"{self.rule}\nrepeat: {self.command}\n{self.transcript}"
