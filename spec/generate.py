@@ -21,8 +21,10 @@ TITLES = {
     "request": "REQUEST: one registration, as the consumer's engine sees it",
     "part": "PART: one part at the consumer",
     "writer": "WRITER: one producer's ability to write, for one attempt, at the consumer",
+    "reader": "READER: what the own READs of one attempt may still do, at the consumer, in pull",
     "source": "SOURCE: the source blocks of one transfer, at the producer",
     "send": "SEND: one consumer's attempt, at the producer",
+    "loan": "LOAN: one consumer's attempt, at the producer, in pull",
     "link": "LINK: the handshake of one link, both sides",
 }
 

@@ -71,6 +71,8 @@ class Pump:
     poster: Poster = attrs.field(init=False)
     desk: Desk = attrs.field(init=False)
     trace: deque[TraceRecord] = attrs.field(init=False)
+    drained: bool = False
+    """All that was there when `Drain` came has ended."""
     _transport: int = 0
     _regions: list[int] = attrs.field(factory=list)
     _turn: Turn = attrs.field(factory=Turn)
@@ -299,6 +301,8 @@ class Pump:
             case fx.TellLanded() | fx.TellLost() | fx.TellLetGo() | fx.TellSent() | fx.TellUnsent():
                 result = self.desk.result_of(effect, self.session, self._now_ms)
                 self._turn.results.append(result)
+            case fx.TellDrained():
+                self.drained = True
             case fx.Trace():
                 self._trace(effect)
             case _:
