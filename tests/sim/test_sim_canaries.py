@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from kvxfer.cli import main
-from kvxfer.core import consumer, producer, tables
+from kvxfer.core import consumer, producer, senders, tables, writers
 from kvxfer.core.consumer import Consumer
 from kvxfer.core.ids import Part
 from kvxfer.core.machine import Table, row, table
-from kvxfer.core.producer import Producer
+from kvxfer.core.senders import Senders
 from kvxfer.testing.sim import find_by_seeds
 
 W, WE, WA = tables.WriterState, tables.WriterEvent, tables.WriterAction
@@ -39,13 +39,13 @@ def with_cell(whole: Table, state: Any, event: Any, target: Any, actions: tuple)
     ("module", "name", "cell", "rule", "seeds_max"),
     [
         # D takes a timer for a proof: the field's late write after free.
-        (consumer, "WRITER", (W.CANCELLING, WE.SILENT, W.QUIET, (WA.LET_GO,)), "A2", 60),
+        (writers, "WRITER", (W.CANCELLING, WE.SILENT, W.QUIET, (WA.LET_GO,)), "A2", 60),
         # D takes the loss of a link for a proof.
-        (consumer, "WRITER", (W.CANCELLING, WE.LINK_LOST, W.QUIET, (WA.LET_GO,)), "A2", 30),
+        (writers, "WRITER", (W.CANCELLING, WE.LINK_LOST, W.QUIET, (WA.LET_GO,)), "A2", 30),
         # P says that it has drained while an operation runs.
-        (producer, "SEND", (N.SENDING, NE.CANCEL, N.ENDED, (NA.TELL_DRAINED,)), ("A2", "C2"), 10),
+        (senders, "SEND", (N.SENDING, NE.CANCEL, N.ENDED, (NA.TELL_DRAINED,)), ("A2", "C2"), 10),
         # P goes on posting under an attempt that was cancelled.
-        (producer, "SEND", (N.SENDING, NE.CANCEL, N.SENDING, ()), "B2", 40),
+        (senders, "SEND", (N.SENDING, NE.CANCEL, N.SENDING, ()), "B2", 40),
         # P gives its blocks back while they are read.
         (
             producer,
@@ -74,14 +74,14 @@ def test_a_broken_cell_is_found(
 
 def test_wrong_parts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """D takes any end of a part for the end of all: it would decode from half a cache."""
-    whole = Consumer._part
+    whole = Consumer.end_part
 
     def one_is_all(self: Consumer, reg: Any, edge: Any, part: Part, event: Any, why: Any) -> None:
         for every in reg.edges.values():
             for name in every.parts:
                 whole(self, reg, every, name, event, why)
 
-    monkeypatch.setattr(Consumer, "_part", one_is_all)
+    monkeypatch.setattr(Consumer, "end_part", one_is_all)
     found = find_by_seeds(range(20), TRANSFERS)
     assert found is not None
     assert found.broken.rule.startswith(("D1", "A2"))
@@ -89,18 +89,18 @@ def test_wrong_parts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_pairing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """P serves a grant from another transfer's blocks: right shape, wrong content."""
-    whole = Producer._queue_parts
+    whole = Senders._queue_parts
 
-    def from_another(self: Producer, send: Any) -> None:
-        own = self.sources[send.key.transfer_id]
-        others = [s for s in self.sources.values() if s.tag and s is not own and s.token_count]
+    def from_another(self: Senders, send: Any) -> None:
+        own = self.host.source_of(send.key.transfer_id)
+        others = [s for s in self.host.sources.values() if s.tag and s is not own and s.token_count]
         kept = own.tag
         if others:
             own.tag = others[0].tag
         whole(self, send)
         own.tag = kept
 
-    monkeypatch.setattr(Producer, "_queue_parts", from_another)
+    monkeypatch.setattr(Senders, "_queue_parts", from_another)
     found = find_by_seeds(range(20), TRANSFERS)
     assert found is not None
     assert found.broken.rule.startswith(("D1", "B1", "X1"))

@@ -10,8 +10,7 @@ from functools import partial
 
 import pytest
 
-from kvxfer.core import producer as core_producer
-from kvxfer.core import tables
+from kvxfer.core import senders, tables
 from kvxfer.core.ids import Reason, Role, TransferId
 from kvxfer.core.machine import row
 from kvxfer.core.machine import table as build_table
@@ -208,7 +207,7 @@ def test_canary_a_block_that_returns_too_early_is_found(monkeypatch: pytest.Monk
         rows.append(row(r.state, on, r.ignored))
     whole = tables.SEND
     planted = build_table("send", state, event, whole.initial, whole.terminal, rows)
-    monkeypatch.setattr(core_producer, "SEND", planted)
+    monkeypatch.setattr(senders, "SEND", planted)
     total = simulate(range(40), 12, world="agents")
     assert total.violations
     assert total.broken[0].command.endswith("--world agents")
