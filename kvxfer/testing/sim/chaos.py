@@ -1,4 +1,4 @@
-"""Incidents of a run: partitions, clogs, cuts, stalls, restarts.
+"""Incidents of a run: partitions, clogs, cuts, stalls, restarts, drains.
 
 Owns when they happen and to whom. Knows no protocol. Invariant: after `end` no
 incident lasts and none begins.
@@ -6,22 +6,18 @@ incident lasts and none begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
 
 import attrs
 
+from kvxfer.core.events import Drain
 from kvxfer.core.ids import Incarnation, Reason
+from kvxfer.testing.sim.engine import Engine
+from kvxfer.testing.sim.fabric import Fabric
 from kvxfer.testing.sim.node import Node
 from kvxfer.testing.sim.scene import Scene
-
-if TYPE_CHECKING:
-    from kvxfer.testing.sim.consumer import DecodeEngine
-    from kvxfer.testing.sim.fabric import Fabric
-    from kvxfer.testing.sim.producer import PrefillEngine
-    from kvxfer.testing.sim.wires import Wires
-
-    AnyEngine = PrefillEngine | DecodeEngine
+from kvxfer.testing.sim.wires import Wires
 
 
 @attrs.define(eq=False)
@@ -31,12 +27,12 @@ class Chaos:
     scene: Scene
     wires: Wires
     fabric: Fabric
-    producers: list[PrefillEngine]
-    consumers: list[DecodeEngine]
+    producers: list[Engine]
+    consumers: list[Engine]
     _lives: int = 0
 
     @property
-    def engines(self) -> list[AnyEngine]:
+    def engines(self) -> list[Engine]:
         return [*self.producers, *self.consumers]
 
     def plan(self, transfers: int, span_us: int) -> None:
@@ -46,9 +42,10 @@ class Chaos:
             "partitions": self._partition,
             "clogs": self._clog,
             "stalls": self._stall,
-            "producer_restarts": lambda: self._restart(self.producers),
-            "consumer_restarts": lambda: self._restart(self.consumers),
+            "producer_restarts": partial(self._restart, self.producers),
+            "consumer_restarts": partial(self._restart, self.consumers),
             "shutdowns": self._shut_down,
+            "drains": self._drain,
         }
         for name, happen in incidents.items():
             per_thousand = getattr(self.scene.knobs.incidents, name)
@@ -68,7 +65,7 @@ class Chaos:
             for node in engine.nodes:
                 node.thaw()
 
-    # --- incidents ---
+    # --- the network ---
 
     def _pair(self) -> tuple[Node, Node]:
         """A consumer and a producer; half the time two between which something is in flight."""
@@ -76,10 +73,9 @@ class Chaos:
         flights = list(self.fabric.flights.values())
         if flights and draw.random() < 0.5:
             flight = draw.choice(flights)
-            return flight.target, flight.node
-        return draw.choice(draw.choice(self.consumers).nodes), draw.choice(
-            draw.choice(self.producers).nodes
-        )
+            return flight.taker, flight.giver
+        consumer, producer = draw.choice(self.consumers), draw.choice(self.producers)
+        return draw.choice(consumer.nodes), draw.choice(producer.nodes)
 
     def _cut(self) -> None:
         live = self.wires.live()
@@ -97,14 +93,13 @@ class Chaos:
             everyone = [engines[node.engine.name].nodes for node in pairs[0]]
             pairs = [(d, p) for d in everyone[0] for p in everyone[1]]
         long_us = self.scene.long_us()
-        until_us = self.scene.agenda.now_us + long_us
         self._impatience(long_us)
         broken = self.scene.draw.random() < 0.5
         for pair in pairs:
             self.scene.note("world", "partition", "", f"{pair[0].name} {pair[1].name}")
-            self.wires.block(*pair, until_us)
+            self.wires.block(*pair, self.scene.agenda.now_us + long_us)
             for cable in self.wires.live() if broken else ():
-                if (cable.dialler, cable.acceptor) == pair:
+                if {cable.dialler, cable.acceptor} == set(pair):
                     self.wires.cut(cable)
 
     def _clog(self) -> None:
@@ -121,8 +116,9 @@ class Chaos:
 
     def _impatience(self, within_us: int) -> None:
         if self.scene.rates.cancel:
-            for engine in self.consumers:
-                engine.lose_patience(within_us)
+            for engine in self.engines:
+                if engine.decode is not None:
+                    engine.decode.lose_patience(within_us)
 
     # --- lives ---
 
@@ -130,21 +126,22 @@ class Chaos:
         for engine in self.engines:
             self._boot(engine)
 
-    def _boot(self, engine: AnyEngine) -> None:
+    def _boot(self, engine: Engine) -> None:
+        engine.reborn()
         for node in engine.nodes:
             self._lives += 1
             node.boot(Incarnation(self._lives))
 
-    def _restart(self, engines: Sequence[AnyEngine]) -> None:
+    def _restart(self, engines: list[Engine]) -> None:
         """A process dies; now and then its host with it, so that nobody is told."""
         engine = self.scene.draw.choice(engines)
-        if engine.nodes[0].alive and not engine.closing:
+        if engine.alive and not engine.leaving:
             silent = self.scene.draw.random() < 0.3
             if silent:
                 self.scene.hit("silent deaths")
             self._die(engine, silent=silent)
 
-    def _die(self, engine: AnyEngine, *, silent: bool = False) -> None:
+    def _die(self, engine: Engine, *, silent: bool = False) -> None:
         self.scene.note("world", "dies", "", engine.name)
         for node in engine.nodes:
             self.fabric.died(node)
@@ -154,18 +151,25 @@ class Chaos:
         engine.died()
         self.scene.agenda.later(self.scene.long_us() // 10, self._come_back, engine)
 
-    def _come_back(self, engine: AnyEngine) -> None:
+    def _come_back(self, engine: Engine) -> None:
         self.scene.note("world", "starts again", "", engine.name)
-        engine.closing = False
         self._boot(engine)
+
+    def _leave(self, what: str) -> Engine | None:
+        engine = self.scene.draw.choice(self.engines)
+        if not engine.alive or engine.leaving:
+            return None
+        self.scene.note("world", what, "", engine.name)
+        engine.leaving = True
+        return engine
 
     def _shut_down(self) -> None:
         """An orderly end (P1): refuse, end what is there, wait for a bounded time, say BYE."""
-        engine = self.scene.draw.choice(self.engines)
-        if not engine.nodes[0].alive or engine.closing:
-            return
-        self.scene.note("world", "shuts down", "", engine.name)
-        engine.closing = True
+        engine = self._leave("shuts down")
+        if engine is not None:
+            self._close(engine)
+
+    def _close(self, engine: Engine) -> None:
         for node in engine.nodes:
             node.feed(node.life, self._close_session, node)
         self.scene.agenda.later(self.scene.long_us() // 10, self._bye, engine)
@@ -173,7 +177,23 @@ class Chaos:
     def _close_session(self, node: Node) -> None:
         node.session.shut_down(node.now_ms())
 
-    def _bye(self, engine: AnyEngine) -> None:
+    def _bye(self, engine: Engine) -> None:
         for node in engine.nodes:
             node.feed(node.life, node.session.say_bye, Reason.SHUTDOWN)
         self._die(engine)
+
+    def _drain(self) -> None:
+        """Scale down: nothing new is taken, what is there is finished, then the engine leaves."""
+        engine = self._leave("drains")
+        if engine is not None:
+            for node in engine.nodes:
+                node.feed(node.life, node.handle, Drain())
+            self.scene.agenda.later(self.scene.long_us(), self._after_drain, engine)
+
+    def _after_drain(self, engine: Engine) -> None:
+        if len(engine.quiet) == len(engine.nodes):
+            self.scene.hit("drained")
+            self._bye(engine)
+        else:
+            self.scene.hit("drain cut short")
+            self._close(engine)

@@ -14,15 +14,22 @@ import attrs
 
 from kvxfer.core import effects as fx
 from kvxfer.core.events import CancelRegistration, EdgePlan, Register, Resolved, Unresolvable
-from kvxfer.core.ids import Attempt, LinkId, Part, PeerKey, Reason, TransferId
-from kvxfer.core.messages import Describe
+from kvxfer.core.ids import Attempt, Initiator, PeerKey, Reason, TransferId
 from kvxfer.testing.sim.fabric import Fabric, Flight
 from kvxfer.testing.sim.node import Node
 from kvxfer.testing.sim.plan import Legs, Transfer
 from kvxfer.testing.sim.pools import Pool
-from kvxfer.testing.sim.producer import PrefillEngine, check_description, describe
+from kvxfer.testing.sim.producer import PrefillEngine
 from kvxfer.testing.sim.scene import Scene, SimViolation
-from kvxfer.testing.sim.shapes import PATTERNS, Shape, canon, givers, runs_of_slab, shift_of
+from kvxfer.testing.sim.shapes import (
+    PATTERNS,
+    Shape,
+    canon,
+    givers,
+    parts_between,
+    runs_of_slab,
+    shift_of,
+)
 
 DECODE_US = 5_000
 IMPATIENCE = 0.3
@@ -56,6 +63,10 @@ class Reg:
     bad_table: bool = False
     danger: set[Flight] = attrs.field(factory=set)
 
+    @property
+    def slab(self) -> int:
+        return self.leg.slab
+
 
 @attrs.define(eq=False)
 class DecodeEngine:
@@ -64,13 +75,12 @@ class DecodeEngine:
     scene: Scene
     name: str
     shape: Shape
+    slabs: range
     fabric: Fabric
     producers: list[PrefillEngine]
     nodes: list[Node] = attrs.field(factory=list)
     pool: Pool = attrs.field(init=False)
     life: int = 0
-    closing: bool = False
-    """Shutting down; what is asked of it now is refused."""
     regs: dict[tuple[int, str], Reg] = attrs.field(factory=dict)
     """(rank, tag) -> registration, until it was let go."""
     attempts: dict[tuple[int, str, int], Reg] = attrs.field(factory=dict)
@@ -81,7 +91,7 @@ class DecodeEngine:
     _serial: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self.pool = Pool(self.scene)
+        self.pool = Pool(self.scene, self.slabs.start, len(self.slabs))
 
     # --- what the engine wants ---
 
@@ -136,6 +146,7 @@ class DecodeEngine:
                 digest=leg.legs.digest,
                 deadline_ms=self.scene.knobs.timings.transfer_deadline_ms,
                 tag=leg.tag,
+                initiator=Initiator.CONSUMER if transfer.pull else Initiator.PRODUCER,
             )
         )
 
@@ -187,14 +198,6 @@ class DecodeEngine:
 
     # --- what its agents ask ---
 
-    def describe(self, node: Node, _link: LinkId) -> Describe:
-        return describe(self.shape, node)
-
-    def accept(self, node: Node, link: LinkId, theirs: Describe) -> tuple[int, ...]:
-        producer = self.fabric.wires.cables[link].acceptor
-        check_description(producer.engine.shape, self.shape, theirs)
-        return givers(producer.engine.shape, self.shape, node.rank)
-
     def resolve(self, node: Node, effect: fx.Resolve) -> None:
         cables = [self.fabric.wires.cables[link] for link in effect.links]
         reg = None if effect.silent else self.regs[node.rank, effect.tag]
@@ -215,19 +218,19 @@ class DecodeEngine:
             for cable in cables:
                 far = cable.acceptor
                 if far.rank in givers(far.engine.shape, self.shape, node.rank):
-                    edges.append(self._edge(far, reg))
+                    edges.append(self._edge(node, far, reg))
         event = Resolved(transfer_id=effect.transfer_id, attempt=effect.attempt, edges=tuple(edges))
         node.handle(event)
 
-    def _edge(self, far: Node, reg: Reg | None) -> EdgePlan:
+    def _edge(self, node: Node, far: Node, reg: Reg | None) -> EdgePlan:
         if reg is None:
             return EdgePlan(peer=far.key, parts=(), tables=())
         transfer = reg.leg.transfer
-        tables = (runs_of_slab(self.shape, reg.leg.slab),)
-        if transfer.start == transfer.tokens:
-            return EdgePlan(peer=far.key, parts=(), tables=tables)
-        part = Part(far.rank, 0, transfer.start, transfer.tokens)
-        return EdgePlan(peer=far.key, parts=(part,), tables=tables)
+        span, cut = (transfer.start, transfer.tokens), self.scene.knobs.ways.cut
+        ranks = (far.rank, node.rank)
+        parts = parts_between(far.engine.shape, self.shape, ranks, span, cut)
+        tables = () if transfer.pull else (runs_of_slab(self.shape, reg.leg.slab),)
+        return EdgePlan(peer=far.key, parts=parts, tables=tables)
 
     # --- what it is told ---
 

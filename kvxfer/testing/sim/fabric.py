@@ -1,9 +1,10 @@
-"""The transport of a run: writes that land in windows, late, partly, or never.
+"""The transport of a run: writes and reads that land in windows, late, partly, or never.
 
 Owns every operation in flight and checks each byte at the moment at which it
-lands. Knows no message but the block tables of a grant. Invariants: a byte lands
-only in memory that the registration named and that was not let go (A1, H1); the
-source is pinned while it is read (B1); what a fence shut out lands nowhere.
+lands. Knows no message but the block tables of a grant or an offer. Invariants: a
+byte lands only in memory that the registration named and that was not let go (A1,
+H1); what P writes from is pinned meanwhile (B1); what a fence shut out lands
+nowhere.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from kvxfer.core import effects as fx
 from kvxfer.core.events import FenceResult, OpEnded, OpNotPosted
-from kvxfer.core.ids import OpId, Peer, Reason, TransferId
+from kvxfer.core.ids import OpId, Part, Peer, Reason, TransferId
 from kvxfer.core.messages import Done
 from kvxfer.testing.sim.node import Node
 from kvxfer.testing.sim.scene import Scene, SimViolation
@@ -32,7 +33,7 @@ class Source(Protocol):
     slab: int
     ended: bool
     reading: set[Flight]
-    served: set[int]
+    served: set[tuple[int, Part]]
 
 
 class Target(Protocol):
@@ -42,15 +43,19 @@ class Target(Protocol):
     let_go: bool
     danger: set[Flight]
 
+    @property
+    def slab(self) -> int: ...
+
 
 class Books(Protocol):
     """The engines' books of who owns what."""
 
     def source_of(self, node: Node, tag: str) -> Source: ...
+    def holder_of(self, node: Node, slab: int) -> Source | None: ...
     def target_of(self, node: Node, transfer_id: TransferId, attempt: int) -> Target | None: ...
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class Flight:
     """One claimed part on its way."""
 
@@ -58,9 +63,14 @@ class Flight:
     post: fx.Post
     cable: Cable
     node: Node
+    """Who posted it: P in push, D in pull."""
     life: int
-    target: Node
-    source: Source
+    giver: Node
+    taker: Node
+    source: Source | None
+    """What P must keep meanwhile; None in pull, where nothing but a lease protects it."""
+    slab: int
+    """Of the giver."""
     goal: Target | None
     """The registration written to; None where its consumer's life is over."""
     src: Index
@@ -69,11 +79,20 @@ class Flight:
     at: int = 0
     stopped: bool = False
     ended: bool = False
-    """The producer's transport has reported its end."""
+    """The initiator's transport has reported its end."""
 
     @property
     def tid(self) -> str:
         return self.post.grant.header.transfer_id
+
+    @property
+    def reads(self) -> bool:
+        return self.node is self.taker
+
+    def lands(self) -> bool:
+        """True while what it moves can still reach the memory it was meant for."""
+        life = self.taker.life
+        return life == self.cable.life(self.taker) and life not in self.cable.shut
 
 
 @attrs.define(eq=False)
@@ -111,46 +130,50 @@ class Fabric:
             return
         flight = self._flight(node, post, cable)
         self.flights[node.life, post.op] = flight
-        flight.source.reading.add(flight)
+        if flight.source is not None:
+            flight.source.reading.add(flight)
         if flight.goal is not None:
             if flight.goal.let_go:
                 raise SimViolation(f"A1: op {post.op} of {node.name} posted after let-go", tid)
             flight.goal.danger.add(flight)
-        scene.note(node.name, "posts op", tid, str(post.op))
+        scene.note(node.name, "posts READ" if flight.reads else "posts op", tid, str(post.op))
+        scene.hit("read posted" if flight.reads else "write posted")
         self._next(flight)
 
     def _flight(self, node: Node, post: fx.Post, cable: Cable) -> Flight:
         header = post.grant.header
-        target = cable.other(node)
-        source = self.books.source_of(node, post.tag)
-        slab = slab_of_runs(target.engine.shape, post.grant.tables[0])
-        shapes = node.engine.shape, target.engine.shape
-        src, dst = moved_bytes(*shapes, post.part, target.rank, (source.slab, slab))
+        reads = post.offer is not None
+        giver, taker = (cable.other(node), node) if reads else (node, cable.other(node))
         goal = None
-        if self._reaches(cable, node):
-            goal = self.books.target_of(target, header.transfer_id, header.attempt)
+        if taker.life == cable.life(taker) and taker.life not in cable.shut:
+            goal = self.books.target_of(taker, header.transfer_id, header.attempt)
             if goal is None:
                 raise SimViolation(f"A3: op {post.op} for an unknown attempt", header.transfer_id)
+        source = None
+        if post.offer is not None:
+            assert goal is not None
+            slabs = (slab_of_runs(giver.engine.shape, post.offer.tables[0]), goal.slab)
+        else:
+            source = self.books.source_of(node, post.tag)
+            slabs = (source.slab, slab_of_runs(taker.engine.shape, post.grant.tables[0]))
+        shapes = giver.engine.shape, taker.engine.shape
+        src, dst = moved_bytes(*shapes, post.part, taker.rank, slabs)
         windows = self.scene.draw.randint(1, self.scene.knobs.windows_max)
-        bounds = [dst.size * (k + 1) // windows for k in range(windows)]
         return Flight(
             op=post.op,
             post=post,
             cable=cable,
             node=node,
             life=node.life,
-            target=target,
+            giver=giver,
+            taker=taker,
             source=source,
+            slab=slabs[0],
             goal=goal,
             src=src,
             dst=dst,
-            bounds=bounds,
+            bounds=[dst.size * (k + 1) // windows for k in range(windows)],
         )
-
-    def _reaches(self, cable: Cable, node: Node) -> bool:
-        """True while what `node` posts over the cable can still land."""
-        target = cable.other(node)
-        return target.life == cable.life(target) and target.life not in cable.shut
 
     # --- flying ---
 
@@ -168,8 +191,11 @@ class Fabric:
         if until_us := self.wires.blocked_until(cable.dialler, cable.acceptor):
             self.scene.agenda.at(until_us, self._window_over, flight)
             return
-        if not self._reaches(cable, flight.node):
+        if not flight.lands():
             self._end(flight, done=False, quiet=False)
+        elif flight.giver.life != cable.life(flight.giver):
+            # The far end of a READ is gone: there is nothing more that could arrive.
+            self._end(flight, done=False, quiet=True)
         elif self.scene.chance("fail_quiet"):
             self._land(flight, int(flight.dst.size * self.scene.draw.random()))
             self._end(flight, done=False, quiet=True)
@@ -179,7 +205,8 @@ class Fabric:
         else:
             self._land(flight, flight.bounds.pop(0))
             if not flight.bounds:
-                self._notify(flight)
+                if not flight.reads:
+                    self._notify(flight)
                 self._end(flight, done=True, quiet=True)
             elif flight.stopped:
                 self.scene.hit("operation stopped between windows")
@@ -188,17 +215,16 @@ class Fabric:
                 self._next(flight)
 
     def _land(self, flight: Flight, stop: int) -> None:
-        """Bytes up to `stop` are written."""
+        """Bytes up to `stop` arrive."""
         where = slice(flight.at, max(stop, flight.at))
         flight.at = where.stop
-        if flight.source.ended:
+        if flight.source is not None and flight.source.ended:
             raise SimViolation(f"B1: op {flight.op} reads a source that has ended", flight.tid)
-        self._write(flight, flight.dst[where], flight.node.memory[flight.src[where]])
+        self._write(flight, flight.dst[where], flight.giver.memory[flight.src[where]])
 
     def _write(self, flight: Flight, dst: Index, data: Bytes) -> None:
-        target = flight.target
-        goal = flight.goal
-        if goal is None or not self._reaches(flight.cable, flight.node):
+        target, goal = flight.taker, flight.goal
+        if goal is None or not flight.lands():
             return
         owners = target.owner[dst]
         if (owners != goal.serial).any():
@@ -214,22 +240,26 @@ class Fabric:
         header = node.session.ctx.header(post.grant.header.key, post.peer)
         done = Done(header=header, part=post.part)
         for _ in range(1 + self.scene.chance("repeat_notice")):
-            self.scene.agenda.later(self.scene.delay_us(), self._notice, flight.cable, node, done)
+            self.scene.agenda.later(self.scene.delay_us(), self._notice, flight, done)
 
-    def _notice(self, cable: Cable, node: Node, done: Done) -> None:
-        target = cable.other(node)
+    def _notice(self, flight: Flight, done: Done) -> None:
+        cable, target = flight.cable, flight.taker
         if until_us := self.wires.blocked_until(cable.dialler, cable.acceptor):
-            self.scene.agenda.at(until_us, self._notice, cable, node, done)
-        elif self._reaches(cable, node):
+            self.scene.agenda.at(until_us, self._notice, flight, done)
+        elif flight.lands():
             self.scene.note(target.name, "Done", done.header.transfer_id, str(done.header.attempt))
             target.feed(target.life, target.receive, cable.id, done)
 
     def _end(self, flight: Flight, *, done: bool, quiet: bool) -> None:
-        """The producer's transport reports the end of a part."""
+        """The initiator's transport reports the end of a part."""
         flight.ended = True
-        if done:
-            flight.source.served.add(flight.target.rank)
-        flight.source.reading.discard(flight)
+        source = flight.source
+        if source is not None:
+            source.reading.discard(flight)
+        else:
+            source = self.books.holder_of(flight.giver, flight.slab)
+        if done and source is not None:
+            source.served.add((flight.taker.rank, flight.post.part))
         if flight.goal is not None and quiet:
             flight.goal.danger.discard(flight)
         how = "done" if done else "failed" if quiet else "unknown"
@@ -245,14 +275,14 @@ class Fabric:
     def _linger(self, flight: Flight) -> None:
         """The rest, as it is now, may land at any later time, unless it is shut out."""
         rest = slice(flight.at, None)
-        data = flight.node.memory[flight.src[rest]]
+        data = flight.giver.memory[flight.src[rest]]
         self.scene.agenda.later(self.scene.long_us(), self._late, flight, flight.dst[rest], data)
 
     def _late(self, flight: Flight, dst: Index, data: Bytes) -> None:
-        if self._reaches(flight.cable, flight.node):
+        if flight.lands():
             self.scene.hit("late write landed")
             self._write(flight, dst, data)
-            if self.scene.draw.random() < 0.5:
+            if not flight.reads and self.scene.draw.random() < 0.5:
                 self._notify(flight)
         else:
             self.scene.hit("late write shut out")
@@ -271,7 +301,7 @@ class Fabric:
         self.scene.agenda.later(later, node.feed, node.life, self._fence, node, peer)
 
     def _fence(self, node: Node, peer: Peer) -> None:
-        """Shut the peer out on connections that have ended, and end what goes to it."""
+        """Shut the peer out on connections that have ended, and end what goes over them."""
         fenced = not self.scene.chance("refuse_fence")
         self.scene.hit("fence proven" if fenced else "fence not proven")
         self.scene.note(node.name, "fences" if fenced else "cannot fence", "", peer.key.engine_id)
@@ -283,16 +313,29 @@ class Fabric:
                 cable.shut.add(node.life)
         for flight in list(self.flights.values()):
             if flight.node is node and flight.post.peer == peer and not flight.ended:
-                self._linger(flight)
-                self._end(flight, done=False, quiet=False)
+                self._abort(flight, fenced=fenced)
         node.handle(FenceResult(peer=peer, fenced=fenced))
+
+    def _abort(self, flight: Flight, *, fenced: bool) -> None:
+        """Rule 7 of the table: after a fence was tried, an own operation ends.
+
+        Its bytes may still be on the way to a peer; to memory of our own only where the
+        fence was not proven.
+        """
+        if flight.cable.is_open(flight.node):
+            return
+        quiet = flight.reads and fenced
+        if not quiet:
+            self._linger(flight)
+        self.scene.hit("operation ended by a fence")
+        self._end(flight, done=False, quiet=quiet)
 
     def may_write(self, goal: Target) -> list[OpId]:
         """Operations that may still write into a registration's blocks."""
-        return [f.op for f in goal.danger if self._reaches(f.cable, f.node)]
+        return [f.op for f in goal.danger if f.lands()]
 
     def died(self, node: Node) -> None:
-        """A producer is gone: what it had posted lands late, or never; nobody is told."""
+        """A process is gone: what it had posted lands late, or never; nobody is told."""
         for key, flight in list(self.flights.items()):
             if flight.node is node and key[0] == node.life:
                 if not flight.ended and self.scene.draw.random() < 0.5:

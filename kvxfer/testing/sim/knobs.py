@@ -13,7 +13,7 @@ import attrs
 
 from kvxfer.limits import Limits, Timings
 from kvxfer.testing.sim.agenda import CLOCK_OFFSET_MS_MAX, CLOCK_RATE_PPM_MAX
-from kvxfer.testing.sim.shapes import MISFIT, SHAPES, SLABS, Shape
+from kvxfer.testing.sim.shapes import MISFIT, SHAPES, SLABS, Cut, Shape
 
 FAULT_CHANCE = 0.5
 """How likely a fault is on in a seed."""
@@ -49,6 +49,19 @@ class Rates:
 
 
 @attrs.frozen(kw_only=True)
+class Ways:
+    """How transfers are done in a seed; chances from 0 to 1."""
+
+    pull: float = 0.0
+    """D reads."""
+    stream: float = 0.0
+    """The offer grows while the prefill runs."""
+    read_back: float = 0.0
+    """From the decoding to the prefilling engine; above 0, every engine has both roles."""
+    cut: Cut = attrs.field(factory=Cut)
+
+
+@attrs.frozen(kw_only=True)
 class Incidents:
     """How often, per 1,000 transfers, something happens to a pair of agents or an engine."""
 
@@ -59,6 +72,7 @@ class Incidents:
     producer_restarts: int = 0
     consumer_restarts: int = 0
     shutdowns: int = 0
+    drains: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -70,6 +84,7 @@ class Knobs:
     timings: Timings
     limits: Limits
     rates: Rates
+    ways: Ways
     incidents: Incidents
     delay_us_max: int
     spacing_us: int
@@ -112,6 +127,7 @@ INCIDENTS = {
     "producer_restarts": 8,
     "consumer_restarts": 8,
     "shutdowns": 6,
+    "drains": 6,
 }
 
 
@@ -136,6 +152,7 @@ def draw_knobs(seed: int) -> Knobs:
         timings=_timings(draw),
         limits=_limits(draw),
         rates=Rates(**rates),
+        ways=_ways(draw),
         incidents=Incidents(**incidents),
         delay_us_max=draw.choice((200, 2_000, 20_000)),
         spacing_us=draw.choice((5_000, 15_000, 40_000)),
@@ -155,15 +172,27 @@ def _engines(draw: random.Random) -> tuple[Shape, ...]:
     return tuple(shapes)
 
 
+def _ways(draw: random.Random) -> Ways:
+    return Ways(
+        pull=draw.choice((0.0, 0.0, 0.3, 1.0)),
+        stream=draw.choice((0.0, 0.0, 0.5)),
+        read_back=draw.choice((0.0, 0.0, 0.0, 0.25)),
+        cut=draw.choice((Cut(), Cut(), Cut(tokens=4), Cut(tokens=4, layers=True))),
+    )
+
+
 def _timings(draw: random.Random) -> Timings:
     renew_ms = draw.choice((100, 500, 2_000))
+    grant_lease_ms = renew_ms * draw.choice((2, 4, 15))
     return Timings(
         handshake_ms=draw.choice((500, 10_000)),
         transfer_deadline_ms=draw.choice((1_500, 5_000, 60_000)),
         offer_lease_ms=draw.choice((1_000, 5_000, 30_000)),
         renew_ms=renew_ms,
         renew_misses_max=draw.choice((2, 5)),
-        grant_lease_ms=renew_ms * draw.choice((2, 4, 15)),
+        grant_lease_ms=grant_lease_ms,
+        # More than two clocks drift apart in one lease.
+        lease_margin_ms=2 + 2 * grant_lease_ms * CLOCK_RATE_PPM_MAX // 1_000_000,
         drain_ms=draw.choice((500, 5_000)),
         fence_retry_ms=draw.choice((100, 1_000)),
         tombstone_ms=draw.choice((60_000, 600_000)),

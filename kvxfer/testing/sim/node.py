@@ -39,6 +39,7 @@ class Engine(Protocol):
     def accept(self, node: Node, link: LinkId, theirs: Describe) -> tuple[int, ...]: ...
     def resolve(self, node: Node, effect: fx.Resolve) -> None: ...
     def told(self, node: Node, effect: Any) -> None: ...
+    def drained(self, node: Node) -> None: ...
 
 
 class Network(Protocol):
@@ -99,6 +100,7 @@ class Node:
             fx.TellLetGo: told,
             fx.TellSent: told,
             fx.TellUnsent: told,
+            fx.TellDrained: lambda _e: self.engine.drained(self),
             fx.Trace: self._trace,
         }
 

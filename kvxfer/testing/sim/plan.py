@@ -34,6 +34,8 @@ class Transfer:
     tokens: int
     start: int
     """Tokens that D has already; equal to `tokens` where it needs nothing."""
+    pull: bool = False
+    """D reads; else P writes."""
     rounds: int = 0
     """How often it was dispatched."""
     landed: int = 0
@@ -66,6 +68,8 @@ class Legs:
     expect: bool = False
     withdraw_us: int | None = None
     offer_tokens: int = 0
+    stream: bool = False
+    """The offer is made when the prefill starts, and grows."""
     repeat_offer: bool = False
     register_us: int | None = None
     decline: bool = False
@@ -75,7 +79,9 @@ class Legs:
     repeat_register: bool = False
 
 
-def draw_transfer(scene: Scene, number: int, producer: int, consumer: int) -> Transfer:
+def draw_transfer(
+    scene: Scene, number: int, producer: int, consumer: int, *, read_back: bool = False
+) -> Transfer:
     draw = scene.draw
     tokens = draw.choice(PROMPTS)
     start = tokens if draw.random() < 0.02 else min(draw.choice(STARTS), tokens)
@@ -86,6 +92,7 @@ def draw_transfer(scene: Scene, number: int, producer: int, consumer: int) -> Tr
         consumer=consumer,
         tokens=tokens,
         start=start,
+        pull=read_back or draw.random() < scene.knobs.ways.pull,
     )
 
 
@@ -116,6 +123,7 @@ def draw_legs(scene: Scene, transfer: Transfer) -> Legs:
         expect=draw.random() < 0.4,
         withdraw_us=draw.randrange(3 * LEG_US) if chance("withdraw") else None,
         offer_tokens=transfer.tokens - (1 if chance("short_offer") else 0),
+        stream=draw.random() < scene.knobs.ways.stream,
         repeat_offer=chance("repeated"),
         register_us=register_us,
         decline=decline,

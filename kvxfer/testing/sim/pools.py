@@ -16,9 +16,11 @@ from kvxfer.testing.sim.scene import Scene
 
 @attrs.define(eq=False)
 class Pool:
-    """All slabs of one engine."""
+    """Slabs [first, first + count) of one engine."""
 
     scene: Scene
+    first: int
+    count: int
     free: list[int] = attrs.field(init=False)
     waiting: deque[Callable[[int], None]] = attrs.field(factory=deque)
 
@@ -40,7 +42,7 @@ class Pool:
 
     def reset(self) -> None:
         """The engine is gone, with all that it held and all that waited in it."""
-        self.free = list(range(self.scene.knobs.slabs))
+        self.free = list(range(self.first, self.first + self.count))
         self.waiting.clear()
 
     def _draw(self) -> int:

@@ -1,8 +1,9 @@
 """A prefill engine of a run: fills blocks, offers them, reuses them once it may.
 
-Owns the blocks it offered and what it was told of them. Invariants: each offer is
-told sent or unsent exactly once (C1, N2), when nothing reads its blocks any more
-(B1); 'sent' means that every rank of the consumer has its bytes or wants none.
+Owns the blocks it offered and what it was told of them. Streams what is final while
+the prefill runs. Invariants: each offer is told sent or unsent exactly once (C1, N2),
+when nothing reads its blocks any more (B1); 'sent' means that every rank of the
+consumer has its bytes or wants none.
 """
 
 from __future__ import annotations
@@ -12,33 +13,25 @@ from typing import Any
 
 import attrs
 
-from kvxfer.core import effects as fx
-from kvxfer.core.events import Expect, Offer, Withdraw
-from kvxfer.core.handshake import Refusal
-from kvxfer.core.ids import LinkId, Reason, TransferId
-from kvxfer.core.messages import Describe
+from kvxfer.core.events import Expect, Grow, Offer, Withdraw
+from kvxfer.core.ids import Part, Reason, TransferId
 from kvxfer.testing.sim.fabric import Flight
 from kvxfer.testing.sim.node import Node
 from kvxfer.testing.sim.plan import Legs, Transfer
 from kvxfer.testing.sim.pools import Pool
 from kvxfer.testing.sim.scene import Scene, SimViolation
-from kvxfer.testing.sim.shapes import PATTERNS, Shape, canon, fits, shift_of, takers
-from kvxfer.testing.sim.wires import Wires
+from kvxfer.testing.sim.shapes import (
+    PATTERNS,
+    Shape,
+    canon,
+    parts_between,
+    runs_of_slab,
+    shift_of,
+    takers,
+)
 
 REUSED = 0xEE
 """What an engine writes over blocks that it has got back: a late read would carry it."""
-
-
-def describe(shape: Shape, node: Node) -> Describe:
-    return Describe(transport="sim", blob=node.name.encode(), shard=repr(shape).encode())
-
-
-def check_description(producer: Shape, consumer: Shape, theirs: Describe) -> None:
-    """Refuse a peer of another model, or one that is not what its address says."""
-    if theirs.shard not in (repr(producer).encode(), repr(consumer).encode()):
-        raise Refusal(Reason.LAYOUT_REFUSED, "not the shape that was expected")
-    if not fits(producer, consumer):
-        raise Refusal(Reason.LAYOUT_REFUSED, "caches of two models")
 
 
 @attrs.define(eq=False)
@@ -54,6 +47,17 @@ class Leg:
     withdrawn: bool = False
 
 
+@attrs.frozen
+class Step:
+    """How far a prefill is."""
+
+    tokens: int
+    ahead: int
+    """Of tokens below this, `layers` layers are final too."""
+    layers: int
+    sealed: bool = False
+
+
 @attrs.define(eq=False)
 class Offered:
     """One rank's offer."""
@@ -62,7 +66,8 @@ class Offered:
     slab: int
     ended: bool = False
     reading: set[Flight] = attrs.field(factory=set)
-    served: set[int] = attrs.field(factory=set)
+    served: set[tuple[int, Part]] = attrs.field(factory=set)
+    """(consumer rank, part) of every part that arrived there."""
 
 
 @attrs.define(eq=False)
@@ -72,22 +77,22 @@ class PrefillEngine:
     scene: Scene
     name: str
     shape: Shape
-    wires: Wires
+    slabs: range
     redispatch: Callable[[Transfer], None]
     nodes: list[Node] = attrs.field(factory=list)
     pool: Pool = attrs.field(init=False)
     life: int = 0
-    closing: bool = False
-    """Shutting down; what is asked of it now is refused."""
     offers: dict[tuple[int, str], Offered] = attrs.field(factory=dict)
     """(rank, tag) -> offer, until its end was told."""
+    holders: dict[tuple[int, int], Offered] = attrs.field(factory=dict)
+    """(rank, slab) -> the same offer."""
     consumers: list[Shape] = attrs.field(factory=list)
     started: int = 0
     ended: int = 0
     dropped: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self.pool = Pool(self.scene)
+        self.pool = Pool(self.scene, self.slabs.start, len(self.slabs))
 
     # --- what the engine wants ---
 
@@ -104,7 +109,10 @@ class PrefillEngine:
         if legs.expect:
             for node in self.nodes:
                 node.feed(node.life, self._expect, node, leg)
-        later(legs.offer_us, self._prefilled, leg)
+        if legs.stream:
+            later(0, self._stream, leg)
+        else:
+            later(legs.offer_us, self._prefilled, leg)
         if legs.withdraw_us is not None:
             later(legs.withdraw_us, self._withdraw, leg)
 
@@ -132,25 +140,92 @@ class PrefillEngine:
             self.pool.take(lambda slab: self._begin(leg.transfer, legs, slab, tag))
 
     def _offer(self, node: Node, leg: Leg) -> None:
+        self._fill(node, leg.slab, leg.transfer)
+        self._announce(node, leg, leg.legs.offer_tokens, sealed=True)
+
+    def _announce(self, node: Node, leg: Leg, token_count: int, *, sealed: bool) -> None:
         transfer = leg.transfer
-        self._fill(node, leg.slab, transfer)
-        self.offers[node.rank, leg.tag] = Offered(leg, leg.slab)
+        offered = Offered(leg, leg.slab)
+        self.offers[node.rank, leg.tag] = self.holders[node.rank, leg.slab] = offered
         self.started += 1
-        self.scene.note(node.name, "offers", transfer.id, leg.tag)
+        self.scene.note(node.name, "offers" if sealed else "begins to offer", transfer.id, leg.tag)
         node.handle(
             Offer(
                 transfer_id=transfer.id,
-                token_count=leg.legs.offer_tokens,
+                token_count=token_count,
                 digest=transfer.digest,
                 lease_ms=self.scene.knobs.timings.offer_lease_ms,
                 tag=leg.tag,
+                sealed=sealed,
+                tables=(runs_of_slab(self.shape, leg.slab),),
             )
         )
 
-    def _fill(self, node: Node, slab: int, transfer: Transfer | None) -> None:
+    # --- streaming ---
+
+    def _stream(self, leg: Leg) -> None:
+        """The prefill starts; its blocks are offered before a token of them is final."""
+        if leg.life != self.life:
+            return
+        if leg.withdrawn:
+            self.pool.give(leg.slab)
+            return
+        for node in self.nodes:
+            node.feed(node.life, self._announce_stream, node, leg)
+        self.scene.hit("stream begun")
+        whole = leg.legs.offer_tokens
+        lines = sorted({self.scene.draw.randrange(whole) for _ in range(3)} - {0})
+        steps = [Step(count, count, 0) for count in lines]
+        if self.scene.knobs.ways.cut.layers:
+            steps.append(Step(lines[-1] if lines else 0, whole, 1))
+        steps.append(Step(whole, whole, 0, sealed=True))
+        self.scene.agenda.later(leg.legs.offer_us // len(steps), self._step, leg, steps)
+
+    def _announce_stream(self, node: Node, leg: Leg) -> None:
+        self._announce(node, leg, 0, sealed=False)
+
+    def _step(self, leg: Leg, steps: list[Step]) -> None:
+        """One more chunk is final. Where the request was aborted the prefill ends."""
+        if leg.life != self.life or leg.withdrawn:
+            return
+        for node in self.nodes:
+            node.feed(node.life, self._grow, node, leg, steps[0])
+        if len(steps) > 1:
+            pause_us = leg.legs.offer_us // len(steps)
+            self.scene.agenda.later(pause_us, self._step, leg, steps[1:])
+
+    def _grow(self, node: Node, leg: Leg, step: Step) -> None:
+        offered = self.offers.get((node.rank, leg.tag))
+        if offered is None:
+            self.scene.hit("grown after its end")
+        else:
+            self._fill(node, leg.slab, leg.transfer, step)
+        self.scene.note(node.name, "grows to", leg.transfer.id, f"{leg.tag} {step}")
+        node.handle(
+            Grow(
+                transfer_id=leg.transfer.id,
+                token_count=step.tokens,
+                sealed=step.sealed,
+                tag=leg.tag,
+                tables=(runs_of_slab(self.shape, leg.slab),),
+                token_ahead=step.ahead,
+                layers_final=step.layers,
+            )
+        )
+
+    def _fill(
+        self, node: Node, slab: int, transfer: Transfer | None, step: Step | None = None
+    ) -> None:
+        """Write what is final, or over everything where there is no transfer any more."""
         where = canon(self.shape, node.rank, slab % PATTERNS)
-        data = REUSED if transfer is None else transfer.content[where.of]
-        node.memory[where.at + shift_of(self.shape, node.rank, slab)] = data
+        shift = shift_of(self.shape, node.rank, slab)
+        if transfer is None:
+            node.memory[where.at + shift] = REUSED
+        elif step is None:
+            node.memory[where.at + shift] = transfer.content[where.of]
+        else:
+            for at, of in where.final(step.tokens, step.ahead, step.layers):
+                node.memory[at + shift] = transfer.content[of]
 
     def _withdraw(self, leg: Leg) -> None:
         """The request is aborted, during its prefill or after it."""
@@ -165,19 +240,6 @@ class PrefillEngine:
         event = Withdraw(transfer_id=leg.transfer.id, reason=Reason.PRODUCER_ABORTED, tag=leg.tag)
         node.handle(event)
 
-    # --- what its agents ask ---
-
-    def describe(self, node: Node, _link: LinkId) -> Describe:
-        return describe(self.shape, node)
-
-    def accept(self, node: Node, link: LinkId, theirs: Describe) -> tuple[int, ...]:
-        consumer = self.wires.cables[link].dialler.engine.shape
-        check_description(self.shape, consumer, theirs)
-        return takers(self.shape, consumer, node.rank)
-
-    def resolve(self, node: Node, effect: fx.Resolve) -> None:
-        raise SimViolation(f"N2: {node.name} was asked to resolve", effect.transfer_id)
-
     # --- what it is told ---
 
     def told(self, node: Node, effect: Any) -> None:
@@ -191,6 +253,7 @@ class PrefillEngine:
             ops = [flight.op for flight in offered.reading]
             raise SimViolation(f"B1: {effect.tag} ended while ops {ops} read it", tid)
         offered.ended = True
+        self.holders.pop((node.rank, offered.slab), None)
         self.ended += 1
         if name == "TellSent":
             self.scene.hit("sent")
@@ -205,15 +268,18 @@ class PrefillEngine:
 
     def _check_served(self, node: Node, offered: Offered) -> None:
         transfer = offered.leg.transfer
-        needs = takers(self.shape, self.consumers[transfer.consumer], node.rank)
-        if transfer.declined or transfer.start == transfer.tokens:
+        if transfer.declined:
             return
-        missing = [rank for rank in needs if rank not in offered.served]
-        if missing:
-            raise SimViolation(
-                f"C3: {offered.leg.tag} at {node.name} was told sent without ranks {missing}",
-                transfer.id,
-            )
+        consumer = self.consumers[transfer.consumer]
+        span, cut = (transfer.start, transfer.tokens), self.scene.knobs.ways.cut
+        for rank in takers(self.shape, consumer, node.rank):
+            for part in parts_between(self.shape, consumer, (node.rank, rank), span, cut):
+                if (rank, part) not in offered.served:
+                    raise SimViolation(
+                        f"C3: {offered.leg.tag} at {node.name} was told sent, rank {rank} "
+                        f"lacks {part}",
+                        transfer.id,
+                    )
 
     # --- lives ---
 
@@ -224,6 +290,7 @@ class PrefillEngine:
         for offered in self.offers.values():
             offered.ended = True
         self.offers.clear()
+        self.holders.clear()
 
     def source_of(self, node: Node, tag: str) -> Offered:
         return self.offers[node.rank, tag]

@@ -17,8 +17,9 @@ from kvxfer.testing.between import Violation
 from kvxfer.testing.sim.agenda import Clock
 from kvxfer.testing.sim.chaos import Chaos
 from kvxfer.testing.sim.consumer import DecodeEngine, Reg
+from kvxfer.testing.sim.engine import Engine
 from kvxfer.testing.sim.fabric import Fabric
-from kvxfer.testing.sim.knobs import Knobs, draw_clock, draw_knobs
+from kvxfer.testing.sim.knobs import draw_clock, draw_knobs
 from kvxfer.testing.sim.node import Node
 from kvxfer.testing.sim.plan import Legs, Transfer, draw_legs, draw_transfer
 from kvxfer.testing.sim.producer import Offered, PrefillEngine
@@ -77,13 +78,11 @@ class Run:
     wires: Wires = attrs.field(init=False)
     fabric: Fabric = attrs.field(init=False)
     chaos: Chaos = attrs.field(init=False)
+    engines: list[Engine] = attrs.field(factory=list)
     producers: list[PrefillEngine] = attrs.field(factory=list)
     consumers: list[DecodeEngine] = attrs.field(factory=list)
+    """Parts of engines, by the numbers in a transfer; those for read-back come last."""
     made: int = 0
-
-    @property
-    def engines(self) -> list[PrefillEngine | DecodeEngine]:
-        return [*self.producers, *self.consumers]
 
     def __attrs_post_init__(self) -> None:
         knobs = draw_knobs(self.seed)
@@ -91,51 +90,87 @@ class Run:
         self.wires = Wires(self.scene)
         self.fabric = Fabric(self.scene, self.wires)
         self.fabric.books = self
-        self._build(knobs)
-        self.chaos = Chaos(self.scene, self.wires, self.fabric, self.producers, self.consumers)
+        first = [self._engine(f"P{n}", shape) for n, shape in enumerate(knobs.producers)]
+        second = [self._engine(f"D{n}", shape) for n, shape in enumerate(knobs.consumers)]
+        self.engines = [*first, *second]
+        both = knobs.ways.read_back > 0
+        for engine in (*first, *(second if both else ())):
+            self._add_prefill(engine, both=both)
+        for engine in (*second, *(first if both else ())):
+            self._add_decode(engine, both=both)
+        for source in self.producers:
+            source.consumers += [taker.shape for taker in self.consumers]
+        for engine in self.engines:
+            engine.nodes += self._nodes(engine)
+            for part in engine.parts:
+                part.nodes = engine.nodes
+        self.chaos = Chaos(self.scene, self.wires, self.fabric, first, second)
 
     # --- the world ---
 
-    def _build(self, knobs: Knobs) -> None:
-        shapes = list(knobs.consumers)
-        for number, shape in enumerate(knobs.producers):
-            engine = PrefillEngine(
-                self.scene, f"P{number}", shape, self.wires, self.redispatch, consumers=shapes
-            )
-            engine.nodes += self._nodes(engine, shape, Role.PRODUCER)
-            self.producers.append(engine)
-        for number, shape in enumerate(shapes):
-            taker = DecodeEngine(self.scene, f"D{number}", shape, self.fabric, self.producers)
-            taker.nodes += self._nodes(taker, shape, Role.CONSUMER)
-            self.consumers.append(taker)
+    def _engine(self, name: str, shape: Shape) -> Engine:
+        return Engine(self.scene, name, shape, self.wires)
 
-    def _nodes(self, engine: PrefillEngine | DecodeEngine, shape: Shape, role: Role) -> list[Node]:
+    def _add_prefill(self, engine: Engine, *, both: bool) -> None:
+        slabs = range(self.scene.knobs.slabs // (2 if both else 1))
+        part = PrefillEngine(self.scene, engine.name, engine.shape, slabs, self.redispatch)
+        engine.prefill = part
+        self.producers.append(part)
+
+    def _add_decode(self, engine: Engine, *, both: bool) -> None:
+        count = self.scene.knobs.slabs
+        slabs = range(count // 2 if both else 0, count)
+        part = DecodeEngine(
+            self.scene, engine.name, engine.shape, slabs, self.fabric, self.producers
+        )
+        engine.decode = part
+        self.consumers.append(part)
+
+    def _nodes(self, engine: Engine) -> list[Node]:
+        role = Role.BOTH if len(engine.parts) > 1 else Role.PRODUCER
+        if engine.prefill is None:
+            role = Role.CONSUMER
         found = []
-        for rank in range(shape.ranks):
+        for rank in range(engine.shape.ranks):
             clock = Clock(*draw_clock(self.scene.draw)) if self.scene.knobs.clocks else Clock()
             node = Node(self.scene, engine, rank, role, clock, self.wires, self.fabric)
             self.wires.nodes[node.key] = node
             found.append(node)
         return found
 
-    def source_of(self, node: Node, tag: str) -> Offered:
+    # --- the engines' books, for the transport ---
+
+    def _prefill(self, node: Node) -> PrefillEngine:
         engine = node.engine
-        assert isinstance(engine, PrefillEngine)
-        return engine.source_of(node, tag)
+        assert isinstance(engine, Engine)
+        assert engine.prefill is not None
+        return engine.prefill
+
+    def source_of(self, node: Node, tag: str) -> Offered:
+        return self._prefill(node).source_of(node, tag)
+
+    def holder_of(self, node: Node, slab: int) -> Offered | None:
+        return self._prefill(node).holders.get((node.rank, slab))
 
     def target_of(self, node: Node, transfer_id: TransferId, attempt: int) -> Reg | None:
         engine = node.engine
-        assert isinstance(engine, DecodeEngine)
-        return engine.target_of(node, transfer_id, attempt)
+        assert isinstance(engine, Engine)
+        assert engine.decode is not None
+        return engine.decode.target_of(node, transfer_id, attempt)
 
     # --- the workload ---
 
     def _start(self) -> None:
         self.made += 1
-        draw = self.scene.draw
-        producer = draw.randrange(len(self.producers))
-        consumer = draw.randrange(len(self.consumers))
-        self.redispatch(draw_transfer(self.scene, self.made, producer, consumer))
+        draw, knobs = self.scene.draw, self.scene.knobs
+        producers, consumers = len(knobs.producers), len(knobs.consumers)
+        producer, consumer = draw.randrange(producers), draw.randrange(consumers)
+        back = draw.random() < knobs.ways.read_back
+        if back:
+            # The decoding engine's part as a producer, the prefilling engine's as a consumer.
+            producer, consumer = producers + consumer, consumers + producer
+            self.scene.hit("read-back")
+        self.redispatch(draw_transfer(self.scene, self.made, producer, consumer, read_back=back))
         if self.made < self.transfers:
             gap_us = draw.randrange(2 * self.scene.knobs.spacing_us)
             self.scene.agenda.later(gap_us, self._start)
@@ -196,7 +231,8 @@ class Run:
         self._check_rest()
         for producer in range(len(self.producers)):
             for consumer in range(len(self.consumers)):
-                self._probe(producer, consumer)
+                if self.producers[producer].name != self.consumers[consumer].name:
+                    self._probe(producer, consumer)
         if not agenda.run(agenda.now_us + REST_US):
             raise SimViolation("C2: the world does not come to rest again", self._first_live())
         self._check_rest()
@@ -229,10 +265,11 @@ class Run:
         if full:
             raise SimViolation(f"L1: tables not empty: {full}", self._first_live())
         for engine in self.engines:
-            if len(engine.pool.free) != self.scene.knobs.slabs or engine.pool.waiting:
-                raise SimViolation(f"L1: {engine.name} has not got all its blocks back")
-            if engine.started != engine.ended + engine.dropped:
-                raise SimViolation(f"C1: {engine.name}: ends do not add up")
+            for part in engine.parts:
+                if len(part.pool.free) != len(part.slabs) or part.pool.waiting:
+                    raise SimViolation(f"L1: {engine.name} has not got all its blocks back")
+                if part.started != part.ended + part.dropped:
+                    raise SimViolation(f"C1: {engine.name}: ends do not add up")
             for node in engine.nodes:
                 self._check_books(node)
 
@@ -248,8 +285,8 @@ class Run:
 
     def _unended(self) -> int:
         """Registrations and offers that no engine was told the end of."""
-        return sum(len(engine.regs) for engine in self.consumers) + sum(
-            len(engine.offers) for engine in self.producers
+        return sum(len(taker.regs) for taker in self.consumers) + sum(
+            len(source.offers) for source in self.producers
         )
 
     def _full_tables(self) -> str:

@@ -11,6 +11,7 @@ between their slabs but for one offset on either side (a test compares).
 from __future__ import annotations
 
 import functools
+import itertools
 
 import attrs
 import numpy as np
@@ -33,7 +34,8 @@ LAYERS = ("a", "b")
 HEADS = 4
 CONTENT_BYTES = 2
 PLANES = ("k", "v")
-CONTENT_SIZE = TOKENS_MAX * len(LAYERS) * HEADS * len(PLANES) * CONTENT_BYTES
+CONTENT_SIZE = TOKENS_MAX * len(LAYERS) * 2 * HEADS * len(PLANES) * CONTENT_BYTES
+"""Of one request, for the shape with the most heads."""
 PATTERNS = 4
 REPLICAS = 16
 SLABS = PATTERNS * REPLICAS
@@ -148,6 +150,14 @@ def shift_of(shape: Shape, rank: int, slab: int) -> int:
     return blocks * shape.physical_per_block * group.stride_block
 
 
+@attrs.frozen
+class Cut:
+    """On which grid the producers of a run cut their parts; 0 and False: not at all."""
+
+    tokens: int = 0
+    layers: bool = False
+
+
 @attrs.frozen(eq=False)
 class Canon:
     """Where one rank keeps the content of a slab's pattern, in canonical order.
@@ -160,8 +170,20 @@ class Canon:
     of: Index
     token_bytes: int
 
+    layers: int
+
     def tokens(self, start: int, stop: int) -> slice:
         return slice(start * self.token_bytes, stop * self.token_bytes)
+
+    def final(self, tokens: int, ahead: int, layers: int) -> list[tuple[Index, Index]]:
+        """(`at`, `of`) of tokens below `tokens`, and of `layers` layers of those below `ahead`."""
+        whole = self.tokens(0, tokens)
+        found = [(self.at[whole], self.of[whole])]
+        if layers and ahead > tokens:
+            box = (TOKENS_MAX, self.layers, -1)
+            at, of = (x.reshape(box)[tokens:ahead, :layers].ravel() for x in (self.at, self.of))
+            found.append((at, of))
+        return found
 
 
 @functools.cache
@@ -180,7 +202,8 @@ def canon(shape: Shape, rank: int, pattern: int) -> Canon:
                     place = (place * len(PLANES) + number) * CONTENT_BYTES
                     at += range(first, first + CONTENT_BYTES)
                     of += range(place, place + CONTENT_BYTES)
-    return Canon(np.array(at, np.intp), np.array(of, np.intp), len(at) // TOKENS_MAX)
+    token_bytes = len(at) // TOKENS_MAX
+    return Canon(np.array(at, np.intp), np.array(of, np.intp), token_bytes, len(group.layers))
 
 
 @functools.cache
@@ -219,20 +242,62 @@ def _geometry(producer: Shape, consumer: Shape, edge: Edge) -> EdgeGeometry:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _moved(
-    producer: Shape, consumer: Shape, ranks: tuple[int, int], patterns: tuple[int, int], span: int
+    producer: Shape,
+    consumer: Shape,
+    ranks: tuple[int, int],
+    patterns: tuple[int, int],
+    box: tuple[int, int, int, int],
 ) -> tuple[Index, Index]:
-    """Addresses (source, target) of every byte that a part between two patterns moves."""
-    start, stop = divmod(span, TOKENS_MAX + 1)
+    """Addresses (source, target) of every byte that a part between two patterns moves.
+
+    `box`: first and last token, first and last layer of the producer's own list.
+    """
+    start, stop, *layers = box
     found = [
         _geometry(producer, consumer, edge).plan(
             table_of(producer, patterns[0]), table_of(consumer, patterns[1]), start, stop
         )
-        for edge in edges_of_shapes(producer, consumer)
-        if (edge.producer_rank, edge.consumer_rank) == ranks
+        for edge in _edges_in(producer, consumer, ranks, layers[0], layers[1])
     ]
     src = [_spread(plan.src, plan.length) for plan in found]
     dst = [_spread(plan.dst, plan.length) for plan in found]
     return np.concatenate(src), np.concatenate(dst)
+
+
+@functools.cache
+def _edges_in(
+    producer: Shape, consumer: Shape, ranks: tuple[int, int], first: int, last: int
+) -> tuple[Edge, ...]:
+    """Edges of one pair of ranks, in some of the producer's layers; all where `last` is 0."""
+    layers = shards_of(producer)[ranks[0]].groups[0].layers
+    chosen = set(layers[first:last] if last else layers)
+    found = []
+    for edge in edges_of_shapes(producer, consumer):
+        shared = tuple(layer for layer in edge.layers if layer in chosen)
+        if (edge.producer_rank, edge.consumer_rank) == ranks and shared:
+            found.append(attrs.evolve(edge, layers=shared))
+    return tuple(found)
+
+
+@functools.cache
+def parts_between(
+    producer: Shape, consumer: Shape, ranks: tuple[int, int], span: tuple[int, int], cut: Cut
+) -> tuple[Part, ...]:
+    """The parts of one pair of ranks for tokens [start, stop), on the producer's grid."""
+    start, stop = span
+    grid = cut.tokens or TOKENS_MAX
+    lines = [start, *(n for n in range(grid, stop, grid) if n > start), stop]
+    boxes = [(a, b, 0, 0) for a, b in itertools.pairwise(lines) if a < b]
+    layers = len(shards_of(producer)[ranks[0]].groups[0].layers)
+    if boxes and cut.layers and layers > 1:
+        # Layer ranges are for the last chunk.
+        last = boxes.pop()
+        boxes += [(last[0], last[1], n, n + 1) for n in range(layers)]
+    return tuple(
+        Part(ranks[0], 0, a, b, first, last)
+        for a, b, first, last in boxes
+        if _edges_in(producer, consumer, ranks, first, last)
+    )
 
 
 def _spread(start: npt.NDArray[np.uint64], length: npt.NDArray[np.uint64]) -> Index:
@@ -246,8 +311,8 @@ def moved_bytes(
     """Addresses (source, target) of every byte of a part, by the real translation."""
     ranks = (part.producer_rank, consumer_rank)
     patterns = (slabs[0] % PATTERNS, slabs[1] % PATTERNS)
-    span = part.token_start * (TOKENS_MAX + 1) + part.token_stop
-    src, dst = _moved(producer, consumer, ranks, patterns, span)
+    box = (part.token_start, part.token_stop, part.layer_start, part.layer_stop)
+    src, dst = _moved(producer, consumer, ranks, patterns, box)
     return (
         src + shift_of(producer, ranks[0], slabs[0]),
         dst + shift_of(consumer, ranks[1], slabs[1]),

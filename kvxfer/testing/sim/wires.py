@@ -69,7 +69,7 @@ class Wires:
     nodes: dict[PeerKey, Node] = attrs.field(factory=dict)
     cables: dict[LinkId, Cable] = attrs.field(factory=dict)
     blocked_us: dict[tuple[str, str], int] = attrs.field(factory=dict)
-    """Per (dialler, acceptor), until when nothing passes."""
+    """Per pair of agents, until when nothing passes."""
     _last: int = 0
 
     # --- asked by agents ---
@@ -200,7 +200,7 @@ class Wires:
                     self._carry(cable, other, None)
 
     def block(self, dialler: Node, acceptor: Node, until_us: int) -> None:
-        pair = (dialler.name, acceptor.name)
+        pair = _pair(dialler, acceptor)
         self.blocked_us[pair] = max(self.blocked_us.get(pair, 0), until_us)
 
     def unblock(self) -> None:
@@ -212,5 +212,9 @@ class Wires:
 
     def blocked_until(self, dialler: Node, acceptor: Node) -> int:
         """When the pair is through again; 0 where it is now."""
-        until_us = self.blocked_us.get((dialler.name, acceptor.name), 0)
+        until_us = self.blocked_us.get(_pair(dialler, acceptor), 0)
         return until_us if until_us > self.scene.agenda.now_us else 0
+
+
+def _pair(one: Node, other: Node) -> tuple[str, str]:
+    return (one.name, other.name) if one.name < other.name else (other.name, one.name)
