@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 import pytest
 
@@ -21,13 +20,16 @@ from kvxfer.testing.sim.shapes import (
     SHAPES,
     SLABS,
     TOKENS_MAX,
+    Cut,
     Shape,
     blocks_of_slab,
     canon,
     edges_of_shapes,
     fits,
+    givers,
     memory_bytes,
     moved_bytes,
+    parts_between,
     shards_of,
     shift_of,
     table_of,
@@ -117,6 +119,34 @@ def test_moved_bytes_are_the_real_plan_and_the_canonical_bytes(
         assert all(names[0][a] == names[1][b] for b, a in found.items())
 
 
+@pytest.mark.parametrize("cut", [Cut(), Cut(tokens=4), Cut(tokens=4, layers=True)])
+@pytest.mark.parametrize("consumer", SHAPES)
+@pytest.mark.parametrize("producer", SHAPES)
+def test_parts_of_all_ranks_move_every_wanted_byte_once(
+    producer: Shape, consumer: Shape, cut: Cut
+) -> None:
+    span = (3, TOKENS_MAX - 1)
+    for rank in range(consumer.ranks):
+        where = canon(consumer, rank, 0)
+        hit = np.zeros(memory_bytes(consumer, rank), np.int64)
+        for giver in givers(producer, consumer, rank):
+            for part in parts_between(producer, consumer, (giver, rank), span, cut):
+                hit[moved_bytes(producer, consumer, part, rank, (0, 0))[1]] += 1
+        wanted = where.at[where.tokens(*span)]
+        assert (hit[wanted] == 1).all()
+        assert hit.sum() == wanted.size
+
+
+def test_final_bytes_grow_by_tokens_and_by_layers() -> None:
+    where = canon(SHAPES[0], 0, 0)
+    (whole,) = where.final(TOKENS_MAX, TOKENS_MAX, 0)
+    assert whole[0].size == where.at.size
+    some = where.final(4, 8, 1)
+    per_token = where.token_bytes
+    assert [at.size for at, _ in some] == [4 * per_token, 4 * per_token // 2]
+    assert not set(some[0][0].tolist()) & set(some[1][0].tolist())
+
+
 def _names(shape: Shape, rank: int, slab: int) -> dict[int, int]:
     where = canon(shape, rank, slab % PATTERNS)
     at = (where.at + shift_of(shape, rank, slab)).tolist()
@@ -130,7 +160,7 @@ def test_blocks_of_a_slab_are_neither_sorted_nor_one_run() -> None:
 
 
 def test_who_finds_no_slab_waits_in_order() -> None:
-    pool = Pool(Scene(1, attrs.evolve(draw_knobs(1), slabs=SLABS)))
+    pool = Pool(Scene(1, draw_knobs(1)), 0, SLABS)
     taken: list[int] = []
     for _ in range(SLABS):
         pool.take(taken.append)

@@ -11,8 +11,9 @@ import pytest
 
 from kvxfer.testing.sim import Total, run_seed, simulate
 from kvxfer.testing.sim.knobs import INCIDENTS, RATES, draw_knobs
+from kvxfer.testing.sim.scene import RARE
 
-SEEDS = range(150)
+SEEDS = range(160)
 TRANSFERS = 80
 
 HITS = {
@@ -31,12 +32,23 @@ HITS = {
     "operation dropped before posting",
     "operation stopped between windows",
     "waited for blocks",
+    "write posted",
+    "read posted",
+    "read-back",
+    "stream begun",
+    "grown after its end",
+    "drained",
+    "drain cut short",
+    "operation ended by a fence",
+    *(f"core: {name}" for name in RARE),
 }
 LOST = {
     "ALREADY_IN_USE",
     "CANCELLED_BY_CONSUMER",
     "DEADLINE",
     "DIGEST_MISMATCH",
+    "DRAINING",
+    "GRANT_EXPIRED",
     "LAYOUT_REFUSED",
     "OFFER_EXPIRED",
     "OUT_OF_BOUNDS",
@@ -52,12 +64,15 @@ LOST = {
 UNSENT = {
     "ALREADY_IN_USE",
     "CANCELLED_BY_CONSUMER",
+    "DRAINING",
     "GRANT_EXPIRED",
+    "NEW_INCARNATION",
     "OFFER_EXPIRED",
     "PEER_LOST",
     "PRODUCER_ABORTED",
     "SHUTDOWN",
     "TABLE_FULL",
+    "TOKENS_MISSING",
     "TRANSPORT_FAILED",
 }
 

@@ -147,6 +147,7 @@ class Chaos:
             self.fabric.died(node)
             if not silent:
                 self.wires.died(node)
+            self.scene.count(node.session.ctx.counters)
             node.kill()
         engine.died()
         self.scene.agenda.later(self.scene.long_us() // 10, self._come_back, engine)

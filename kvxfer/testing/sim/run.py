@@ -201,6 +201,9 @@ class Run:
             broken = self._broken(str(violation), "")
         except Exception as error:  # noqa: BLE001 - the core must never raise, whatever it is fed
             broken = self._broken(f"X1: {type(error).__name__}: {error}", self._latest())
+        for node in self.wires.nodes.values():
+            if node.alive:
+                self.scene.count(node.session.ctx.counters)
         return SeedResult(
             seed=self.seed,
             transfers=self.made,

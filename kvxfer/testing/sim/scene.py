@@ -16,6 +16,18 @@ from kvxfer.testing.sim.agenda import Agenda
 from kvxfer.testing.sim.history import History
 from kvxfer.testing.sim.knobs import Knobs, Rates
 
+RARE = (
+    "grants_refused",
+    "late_messages",
+    "late_offers",
+    "late_operations",
+    "pairs_refused",
+    "reads_after_lease",
+    "repeated_parts",
+    "stale_messages",
+)
+"""Counters of the core that stand for paths which a run should reach."""
+
 
 class SimViolation(Violation):
     """A violation, and the transfer that it concerns ("" where it is about none)."""
@@ -55,6 +67,12 @@ class Scene:
     def hit(self, name: str) -> None:
         self.hits[name] += 1
 
+    def count(self, counters: Counter[str]) -> None:
+        """A life of an agent is over, or the run is: what its core counted of rare things."""
+        for name in RARE:
+            if counters[name]:
+                self.hits[f"core: {name}"] += counters[name]
+
     def chance(self, name: str) -> bool:
         """Does this go wrong now? A fault that hits is counted."""
         rate: float = getattr(self.rates, name)
@@ -68,5 +86,8 @@ class Scene:
         return 1 + int(self.draw.random() * self.knobs.delay_us_max)
 
     def long_us(self) -> int:
-        """How long something is stuck: 20 ms to 20 s, short ones more often."""
+        """How long something is stuck: 20 ms to 20 s, short ones more often; or about a lease."""
+        if self.draw.random() < 0.3:
+            lease_us = min(1000 * self.knobs.timings.grant_lease_ms, 20_000_000)
+            return int(lease_us * (0.7 + 1.3 * self.draw.random()))
         return int(20_000 * 10 ** (3 * self.draw.random()))

@@ -36,12 +36,12 @@ CONTENT_BYTES = 2
 PLANES = ("k", "v")
 CONTENT_SIZE = TOKENS_MAX * len(LAYERS) * 2 * HEADS * len(PLANES) * CONTENT_BYTES
 """Of one request, for the shape with the most heads."""
-PATTERNS = 4
-REPLICAS = 16
+PATTERNS = 3
+REPLICAS = 20
 SLABS = PATTERNS * REPLICAS
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class Shape:
     """How one engine lays out its cache."""
 
@@ -143,6 +143,7 @@ def slab_of_runs(shape: Shape, runs: BlockRuns) -> int:
     return slab
 
 
+@functools.cache
 def shift_of(shape: Shape, rank: int, slab: int) -> int:
     """Bytes from a slab's pattern to the slab."""
     group = shards_of(shape)[rank].groups[0]
@@ -150,7 +151,7 @@ def shift_of(shape: Shape, rank: int, slab: int) -> int:
     return blocks * shape.physical_per_block * group.stride_block
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Cut:
     """On which grid the producers of a run cut their parts; 0 and False: not at all."""
 
@@ -240,7 +241,7 @@ def _geometry(producer: Shape, consumer: Shape, edge: Edge) -> EdgeGeometry:
     return EdgeGeometry.build(src, dst, edge)
 
 
-@functools.lru_cache(maxsize=1 << 14)
+@functools.lru_cache(maxsize=1 << 15)
 def _moved(
     producer: Shape,
     consumer: Shape,
