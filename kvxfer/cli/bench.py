@@ -12,10 +12,15 @@ import sys
 
 import click
 
+from kvxfer.cli.bench_core import core_command
+
 
 @click.group("bench")
 def bench_group() -> None:
     """Measure this library on this machine."""
+
+
+bench_group.add_command(core_command)
 
 
 @bench_group.command("layout", context_settings={"show_default": True})
