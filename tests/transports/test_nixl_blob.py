@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kvxfer.errors import RemoteFault
 from kvxfer_nixl.blob import BLOB_BYTES_MAX, FORMAT, MAGIC, PeerBlob
-from kvxfer_nixl.liveness import ProcessIdentity
+from kvxfer.transport.liveness import ProcessIdentity
 
 _SAMPLE = PeerBlob(
     nixl_version="1.5.1",

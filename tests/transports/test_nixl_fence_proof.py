@@ -7,7 +7,7 @@ import pytest
 
 from kvxfer_nixl.agent import effective_tls, is_driven_by_target
 from kvxfer_nixl.fence import Facts, Proof, prove
-from kvxfer_nixl.liveness import ProcessIdentity, own_identity
+from kvxfer.transport.liveness import ProcessIdentity, own_identity
 
 _OWN = own_identity()
 _ELSEWHERE = attrs.evolve(_OWN, boot_id="another boot")

@@ -24,7 +24,7 @@ import attrs
 from kvxfer.errors import RemoteFault
 from kvxfer.limits import Limits
 from kvxfer.transport.ops import Memory
-from kvxfer_nixl.liveness import ProcessIdentity
+from kvxfer.transport.liveness import ProcessIdentity
 
 MAGIC: Final = b"KVXN"
 FORMAT: Final = 1

@@ -20,7 +20,7 @@ from kvxfer_nixl.agent import NixlAgent, agent_is_alive, release
 from kvxfer_nixl.blob import PeerBlob
 from kvxfer_nixl.errors import status_of, text_of
 from kvxfer_nixl.fence import Facts, Proof, prove
-from kvxfer_nixl.liveness import own_identity
+from kvxfer.transport.liveness import own_identity
 
 EARLY_MAX: Final = 1024
 """Notifications kept that came before the blob of their sender."""

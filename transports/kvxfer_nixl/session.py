@@ -29,7 +29,7 @@ from kvxfer_nixl.agent import (
 )
 from kvxfer_nixl.blob import BLOB_BYTES_MAX, REGIONS_MAX, PeerBlob
 from kvxfer_nixl.errors import text_of
-from kvxfer_nixl.liveness import own_identity
+from kvxfer.transport.liveness import own_identity
 from kvxfer_nixl.peer import End, Peer
 
 NOTIFICATION_BYTES_MAX: Final = 1 << 20
