@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvxfer.errors import RemoteFault
-from kvxfer_nixl.blob import BLOB_BYTES_MAX, FORMAT, MAGIC, PeerBlob
 from kvxfer.transport.liveness import ProcessIdentity
+from kvxfer_nixl.blob import BLOB_BYTES_MAX, FORMAT, MAGIC, PeerBlob
 
 _SAMPLE = PeerBlob(
     nixl_version="1.5.1",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from kvxfer.transport.liveness import ProcessIdentity, own_identity
 from kvxfer_nixl.agent import effective_tls, is_driven_by_target
 from kvxfer_nixl.fence import Facts, Proof, prove
-from kvxfer.transport.liveness import ProcessIdentity, own_identity
 
 _OWN = own_identity()
 _ELSEWHERE = attrs.evolve(_OWN, boot_id="another boot")

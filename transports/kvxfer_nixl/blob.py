@@ -23,8 +23,8 @@ import attrs
 
 from kvxfer.errors import RemoteFault
 from kvxfer.limits import Limits
-from kvxfer.transport.ops import Memory
 from kvxfer.transport.liveness import ProcessIdentity
+from kvxfer.transport.ops import Memory
 
 MAGIC: Final = b"KVXN"
 FORMAT: Final = 1

@@ -14,13 +14,13 @@ import attrs
 
 from kvxfer.errors import RemoteFault
 from kvxfer.status import Status
+from kvxfer.transport.liveness import own_identity
 from kvxfer.transport.ops import U64
 from kvxfer.transport.ranges import RegionIndex
 from kvxfer_nixl.agent import NixlAgent, agent_is_alive, release
 from kvxfer_nixl.blob import PeerBlob
 from kvxfer_nixl.errors import status_of, text_of
 from kvxfer_nixl.fence import Facts, Proof, prove
-from kvxfer.transport.liveness import own_identity
 
 EARLY_MAX: Final = 1024
 """Notifications kept that came before the blob of their sender."""

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvxfer.status import Status
+from kvxfer.transport.liveness import own_identity
 from kvxfer.transport.ops import COMPLETION, U64, Memory
 from kvxfer.transport.ranges import RegionIndex, column_fault
 from kvxfer_nixl.agent import (
@@ -29,7 +30,6 @@ from kvxfer_nixl.agent import (
 )
 from kvxfer_nixl.blob import BLOB_BYTES_MAX, REGIONS_MAX, PeerBlob
 from kvxfer_nixl.errors import text_of
-from kvxfer.transport.liveness import own_identity
 from kvxfer_nixl.peer import End, Peer
 
 NOTIFICATION_BYTES_MAX: Final = 1 << 20

@@ -99,9 +99,7 @@ def _register_region(session: int, memory: Memory) -> tuple[Status, int]:
     return _call(session, lambda s: s.register_region(memory), 0)
 
 
-def _allocate_region(
-    session: int, length: int, kind: str, device: int
-) -> tuple[Status, int, int]:
+def _allocate_region(session: int, length: int, kind: str, device: int) -> tuple[Status, int, int]:
     status, (region, base) = _call(
         session, lambda s: s.allocate_region(length, kind, device), (0, 0)
     )

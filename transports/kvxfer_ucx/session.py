@@ -85,6 +85,8 @@ class Session:
     shim: Shim
     caps: Caps
     driven_by_target: bool
+    shared_only: bool
+    """True where only memory that UCX allocated can be lent."""
     error: str = ""
     _lib: Any
     _pointer: Any
@@ -116,15 +118,19 @@ class Session:
             ffi.new("const char *[]", names),
             ffi.new("const char *[]", values),
             len(pairs),
+            settings.shared_only,
             text,
             TEXT_BYTES,
         )
         if pointer == ffi.NULL:
             raise Refused(Status.SESSION_FAILED, shim.string(text))
-        cuda = Caps.MEM_CUDA if lib.kvu_memory_is_cuda(pointer) else Caps(0)
+        caps = CAPS if settings.can_read else CAPS & ~Caps.READ
+        if lib.kvu_memory_is_cuda(pointer):
+            caps |= Caps.MEM_CUDA
         session = cls(
             shim=shim,
-            caps=CAPS | cuda,
+            caps=caps,
+            shared_only=settings.shared_only,
             driven_by_target=is_driven_by_target(settings.effective_tls()),
             lib=lib,
             pointer=pointer,
@@ -211,20 +217,24 @@ class Session:
         return handle, blob
 
     def _blob(self, cookie: bytes, address: bytes) -> bytes:
-        memories = self._memories
+        lent = {handle: found for handle, found in self._regions.items() if self._is_lent(found[1])}
+        memories = [memory for memory, _ in lent.values()]
         blob = PeerBlob(
             process=own_identity(),
             cookie=cookie,
             address=address,
-            handles=np.fromiter(self._regions, dtype=np.uint64),
+            handles=np.fromiter(lent, dtype=np.uint64),
             bases=np.fromiter((m.base for m in memories), dtype=np.uint64),
             lengths=np.fromiter((m.length for m in memories), dtype=np.uint64),
-            keys=tuple(self._key(pointer) for _, pointer in self._regions.values()),
+            keys=tuple(self._key(pointer) for _, pointer in lent.values()),
         ).encode()
         if len(blob) > BLOB_BYTES_MAX:
             text = f"blob of {len(blob)} bytes for {len(memories)} regions: at most"
             raise Refused(Status.SESSION_FAILED, f"{text} {BLOB_BYTES_MAX}")
         return blob
+
+    def _is_lent(self, region: Any) -> bool:
+        return not self.shared_only or bool(self._lib.kvu_region_is_shared(region))
 
     def _key(self, region: Any) -> bytes:
         key = self.shim.ffi.new("unsigned char[]", KEY_BYTES_MAX)
@@ -295,6 +305,8 @@ class Session:
     def post(
         self, write: bool, peer: int, columns: tuple[U64, U64, U64], notify: bytes | None
     ) -> int:
+        if not write and Caps.READ not in self.caps:
+            raise Refused(Status.UNSUPPORTED, "none of the transports allowed here can read")
         fault = column_fault(*columns) or _notification_fault(notify)
         count = 0 if fault else len(columns[0])
         if not fault and count == 0 and notify is None:
@@ -304,9 +316,7 @@ class Session:
         found = self._peer(peer)
         ffi = self.shim.ffi
         kept = [
-            ffi.from_buffer(
-                "uint64_t[]", c if c.flags.c_contiguous else np.ascontiguousarray(c)
-            )
+            ffi.from_buffer("uint64_t[]", c if c.flags.c_contiguous else np.ascontiguousarray(c))
             for c in columns
         ]
         request = self._new_handle()

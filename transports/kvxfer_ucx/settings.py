@@ -33,6 +33,8 @@ PREFERRED: Final = {
 """Settings that a UCX_* variable of the environment replaces."""
 
 _TEXT_CHARS_MAX: Final = 256
+_MAPPED: Final = frozenset({"posix", "sysv"})
+"""Transports that reach memory which both processes map."""
 
 
 @attrs.frozen(kw_only=True)
@@ -50,6 +52,18 @@ class Settings:
         if unknown:
             raise BadValue("options", unknown, f"known are {known}")
         return cls(**{name: _text(name, options.get(name)) for name in known})
+
+    @property
+    def shared_only(self) -> bool:
+        """True where nothing but shared memory is allowed: only memory of UCX's own is reached."""
+        names = set(self.effective_tls().split(","))
+        return names <= _MAPPED | {"self"} and bool(names & _MAPPED)
+
+    @property
+    def can_read(self) -> bool:
+        """True where a transport is allowed that reads without messages of the target."""
+        names = set(self.effective_tls().split(","))
+        return self.shared_only or not names <= _MAPPED | {"tcp", "self"}
 
     def effective_tls(self) -> str:
         """The list of transports that UCX will work with; empty where it chooses."""

@@ -30,7 +30,7 @@ int kvu_load(const char *path, char *err, size_t err_size);
 const char *kvu_version(void);
 
 /* Sessions. `names` and `values` are UCX settings. NULL with a text where it fails. */
-kvu_session *kvu_open(const char **names, const char **values, size_t count,
+kvu_session *kvu_open(const char **names, const char **values, size_t count, int shared_only,
                       char *err, size_t err_size);
 int kvu_close(kvu_session *s);
 int kvu_memory_is_cuda(kvu_session *s);
@@ -40,6 +40,7 @@ void kvu_error(kvu_session *s, char *text, size_t size);
 /* Memory. `*base` is where the memory is; 0 there asks for memory of UCX's own. */
 kvu_region *kvu_region_add(kvu_session *s, uint64_t handle, uint64_t *base, uint64_t length,
                            int cuda);
+int kvu_region_is_shared(kvu_region *r);
 int kvu_region_pack(kvu_session *s, kvu_region *r, unsigned char *key, size_t size);
 void kvu_region_drop(kvu_session *s, kvu_region *r);
 int kvu_regions_leaving(kvu_session *s);

@@ -258,6 +258,33 @@ static ucs_status_t unpack_keys(kvu_peer *p, size_t count, const unsigned char *
     return UCS_OK;
 }
 
+/* Which operations the link's transports carry out themselves. The others UCX would emulate by
+ * messages, and a process in which an emulated operation is under way aborts when the one that
+ * asked for it dies (seen: "unexpected error: Endpoint timeout"). They are refused. */
+static void look_at_transports(kvu_peer *p)
+{
+    static const char *const both[] = {"cma", "knem", "xpmem", "rc", "dc", "gga", "cuda_ipc"};
+    ucp_transport_entry_t entries[TRANSPORTS_MAX];
+    memset(entries, 0, sizeof entries);
+    ucp_ep_attr_t attr = {
+        .field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS,
+        .transports = {entries, TRANSPORTS_MAX, sizeof *entries},
+    };
+    p->can_put = p->can_get = (char)p->s->shared_only;
+    if (p->s->shared_only || ucx.ucp_ep_query(p->ep, &attr) != UCS_OK)
+        return;
+    for (size_t i = 0; i < attr.transports.num_entries && i < TRANSPORTS_MAX; i++) {
+        const char *name = entries[i].transport_name;
+        if (name == NULL)
+            continue;
+        if (strcmp(name, "tcp") == 0)
+            p->can_put = 1;
+        for (size_t k = 0; k < sizeof both / sizeof *both; k++)
+            if (strncmp(name, both[k], strlen(both[k])) == 0)
+                p->can_put = p->can_get = 1;
+    }
+}
+
 int kvu_peer_connect(kvu_session *s, kvu_peer *p, const unsigned char *cookie,
                      const unsigned char *address, size_t address_size, int pid_fd,
                      size_t count, const uint64_t *handles, const uint64_t *bases,
@@ -301,6 +328,7 @@ int kvu_peer_connect(kvu_session *s, kvu_peer *p, const unsigned char *cookie,
         goto out;
     }
     memcpy(p->theirs, cookie, KVU_COOKIE);
+    look_at_transports(p);
     p->connected = 1;
     if (pid_fd >= 0) {
         struct epoll_event event = {.events = EPOLLIN, .data.u64 = p->handle};

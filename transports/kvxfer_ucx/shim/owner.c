@@ -30,6 +30,16 @@ static int check_ranges(kvu_session *s, kvu_peer *p, size_t count, const uint64_
     return OK;
 }
 
+/* Hear first what the other side has said already: that a region is gone, or the link. */
+static void listen_to(kvu_session *s, kvu_peer *p)
+{
+    if (pthread_mutex_trylock(&s->engine) != 0)
+        return;
+    if (p->worker != NULL && p->window_count == 0)
+        ucx.ucp_worker_progress(p->worker);
+    pthread_mutex_unlock(&s->engine);
+}
+
 static int may_post(kvu_session *s, kvu_peer *p)
 {
     /* Read without the lock: the engine looks again before it hands anything to UCX. */
@@ -88,7 +98,13 @@ int kvu_post(kvu_session *s, kvu_peer *p, uint64_t request, int write, size_t co
              const char *note, size_t note_size)
 {
     uint64_t bytes = 0;
+    listen_to(s, p);
     int status = may_post(s, p);
+    if (status == OK && count > 0 && !(write ? p->can_put : p->can_get)) {
+        say(s, "peer %llu: no transport of this link can %s without the other side's messages",
+            (unsigned long long)p->handle, write ? "write" : "read");
+        status = OP_INVALID;
+    }
     if (status == OK)
         status = check_ranges(s, p, count, local, remote, length, &bytes);
     if (status != OK)
@@ -298,8 +314,7 @@ int kvu_close(kvu_session *s)
     int clean = all_dead(s);
     for (kvu_region *r = s->regions, *next; clean && r != NULL; r = next) {
         next = r->next;
-        ucx.ucp_mem_unmap(s->context, r->memh);
-        free(r);
+        region_free(s, r);
     }
     if (clean)
         regions_leave(s);

@@ -219,8 +219,8 @@ static void free_session(kvu_session *s)
     free(s);
 }
 
-kvu_session *kvu_open(const char **names, const char **values, size_t count, char *err,
-                      size_t err_size)
+kvu_session *kvu_open(const char **names, const char **values, size_t count, int shared_only,
+                      char *err, size_t err_size)
 {
     struct epoll_event kick = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
     sigset_t all, before;
@@ -232,6 +232,7 @@ kvu_session *kvu_open(const char **names, const char **values, size_t count, cha
     }
     pthread_mutex_init(&s->engine, NULL);
     pthread_mutex_init(&s->ring, NULL);
+    s->shared_only = shared_only;
     s->submitted_end = &s->submitted;
     s->ended_end = &s->ended;
     s->notes_end = &s->notes;
@@ -306,6 +307,33 @@ static int regions_changed(kvu_session *s)
     return 0;
 }
 
+/* Memory that UCX allocated is reached best through its own handle, by pieces of it too. */
+static kvu_region *allocated_around(kvu_session *s, uint64_t base, uint64_t length)
+{
+    for (kvu_region *r = s->regions; r != NULL; r = r->next)
+        if (r->allocated && r->base <= base && base - r->base <= r->length
+            && length <= r->length - (base - r->base))
+            return r;
+    return NULL;
+}
+
+/* Unmapped once neither it nor a piece of it is registered. */
+static void region_free(kvu_session *s, kvu_region *r)
+{
+    kvu_region *source = r->source;
+    r->left = 1;
+    if (source != NULL) {
+        free(r);
+        source->pieces--;
+        r = source;
+    }
+    if (r->left && r->pieces == 0) {
+        if (r->memh != NULL)
+            ucx.ucp_mem_unmap(s->context, r->memh);
+        free(r);
+    }
+}
+
 kvu_region *kvu_region_add(kvu_session *s, uint64_t handle, uint64_t *base, uint64_t length,
                            int cuda)
 {
@@ -327,7 +355,15 @@ kvu_region *kvu_region_add(kvu_session *s, uint64_t handle, uint64_t *base, uint
         .memory_type = r->type,
     };
     lock_engine(s);
-    ucs_status_t status = ucx.ucp_mem_map(s->context, &params, &r->memh);
+    ucs_status_t status = UCS_OK;
+    r->allocated = allocate;
+    r->source = allocate ? NULL : allocated_around(s, *base, length);
+    if (r->source != NULL) {
+        r->source->pieces++;
+        r->memh = r->source->memh;
+    } else {
+        status = ucx.ucp_mem_map(s->context, &params, &r->memh);
+    }
     if (status == UCS_OK && allocate && (status = ucx.ucp_mem_query(r->memh, &attr)) == UCS_OK) {
         *base = r->base = (uint64_t)attr.address;
         memset(attr.address, 0, length);
@@ -340,14 +376,19 @@ kvu_region *kvu_region_add(kvu_session *s, uint64_t handle, uint64_t *base, uint
             status = UCS_ERR_NO_MEMORY;
         }
     }
-    if (status != UCS_OK && r->memh != NULL)
-        ucx.ucp_mem_unmap(s->context, r->memh);
+    if (status != UCS_OK)
+        region_free(s, r);
     unlock_engine(s);
     if (status == UCS_OK)
         return r;
     say(s, "region of %llu bytes: %s", (unsigned long long)length, ucx.ucs_status_string(status));
-    free(r);
     return NULL;
+}
+
+/* True for memory that other processes of this host can map. */
+int kvu_region_is_shared(kvu_region *r)
+{
+    return r->allocated || r->source != NULL;
 }
 
 int kvu_region_pack(kvu_session *s, kvu_region *r, unsigned char *key, size_t size)
@@ -380,8 +421,7 @@ static void regions_leave(kvu_session *s)
         kvu_region *r = *at;
         if (r->leaves_after < oldest) {
             *at = r->next;
-            ucx.ucp_mem_unmap(s->context, r->memh);
-            free(r);
+            region_free(s, r);
         } else {
             at = &r->next;
         }

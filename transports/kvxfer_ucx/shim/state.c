@@ -37,6 +37,7 @@ enum {
 #define AM_ID 7
 #define AM_MAGIC 0x4b565531u
 #define PAD_BYTES 4096
+#define TRANSPORTS_MAX 64
 
 typedef struct op op;
 
@@ -45,6 +46,9 @@ struct kvu_region {
     uint64_t handle, base, length;
     ucp_mem_h memh;
     ucs_memory_type_t type;
+    kvu_region *source; /* memory of UCX's own that this one is a piece of */
+    unsigned pieces;
+    char allocated, left;
     uint64_t leaves_after; /* operations up to this number may use it still */
 };
 
@@ -96,6 +100,7 @@ struct kvu_peer {
     unsigned window_count;
     uint64_t window_bytes, inbox_count, inbox_bytes;
     int stop;
+    char can_put, can_get; /* without UCX's emulation by messages */
     char connected, quiet, gone, dead, closing, closed, asked, bye_sent, worker_is_proof, dropped;
     char reason[96]; /* why it has stopped */
     uint64_t close_at;
@@ -110,7 +115,7 @@ struct kvu_session {
     int asleep; /* the thread waits on its descriptors; under `engine` */
     int kick_fd, wake_fd, epoll_fd;
     ucp_context_h context;
-    int has_cuda;
+    int has_cuda, shared_only;
     kvu_region *regions, *leaving;
     kvu_region **region_list;
     span_table spans;
