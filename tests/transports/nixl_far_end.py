@@ -1,7 +1,7 @@
 """The other process of a test of NIXL or UCX: carries out table calls that its parent asks for.
 
-Run as a script with the number of an inherited socket and the name of the transport. Between two commands it
-turns its own table as long as `turning` is set, as the writer thread does.
+Run as a script with the number of an inherited socket and the name of the transport. Between
+two commands it turns its own table as long as `turning` is set, as the writer thread does.
 """
 
 from __future__ import annotations

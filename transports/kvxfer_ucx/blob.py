@@ -3,7 +3,8 @@
 Owns the bytes. Refuses to know what is inside UCX's addresses and keys.
 Invariants: decoding is total, any bytes give a `PeerBlob` or a `RemoteFault`;
 nothing reaches UCX's own parsers that did not leave a `PeerBlob.encode`
-unchanged, since they take no length and trust what they read.
+unchanged, since they take no length and trust what they read. What is known to
+abort the process in them (docs/design/ucx.md) is refused here as well.
 
 Layout, big-endian: magic "KVXU", format version (u16), body length (u32),
 SHA-256 of the body; then the body: boot id and namespaces as text (u16 length
@@ -38,6 +39,11 @@ REGIONS_MAX: Final = 4096
 
 _HEADER: Final = struct.Struct(">4sHI32s")
 _PID_MAX: Final = 1 << 31
+_ADDRESS_VERSION_MASK: Final = 0x0F
+_ADDRESS_VERSION_MAX: Final = 1
+_KEY_HEADER: Final = struct.Struct("<QB")
+_MEMORY_TYPE_MAX: Final = 1
+"""UCX numbers host memory 0 and CUDA memory 1; this transport lends no other."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -79,7 +85,7 @@ class PeerBlob:
             raise RemoteFault("blob.pid", pid, f"from 1 to {_PID_MAX - 1}")
         cookie = reader.take("cookie", COOKIE_BYTES)
         size = reader.bounded("address length", ">I", 1, ADDRESS_BYTES_MAX)
-        address = reader.take("address", size)
+        address = _checked_address(reader.take("address", size))
         count = reader.bounded("region count", ">I", 0, REGIONS_MAX)
         handles, bases, lengths = (
             reader.column(f"region {name}", ">u8", count).astype(np.uint64)
@@ -87,7 +93,7 @@ class PeerBlob:
         )
         _check_regions(handles, bases, lengths)
         sizes = reader.column("key lengths", ">u2", count).tolist()
-        keys = tuple(reader.take("key", _key_size(size)) for size in sizes)
+        keys = tuple(_checked_key(reader.take("key", _key_size(size))) for size in sizes)
         reader.end()
         return cls(
             process=ProcessIdentity(
@@ -134,6 +140,28 @@ def _key_size(size: int) -> int:
     if not 0 < size <= KEY_BYTES_MAX:
         raise RemoteFault("blob key length", size, f"from 1 to {KEY_BYTES_MAX}")
     return size
+
+
+def _checked_address(address: bytes) -> bytes:
+    version = address[0] & _ADDRESS_VERSION_MASK
+    if version > _ADDRESS_VERSION_MAX:
+        raise RemoteFault("blob address version", version, f"at most {_ADDRESS_VERSION_MAX}")
+    return address
+
+
+def _checked_key(key: bytes) -> bytes:
+    """A key is a map of memory domains, a memory type, and for each domain a size and bytes."""
+    if len(key) < _KEY_HEADER.size:
+        raise RemoteFault("blob key length", len(key), f"at least {_KEY_HEADER.size}")
+    domains, kind = _KEY_HEADER.unpack_from(key)
+    if kind > _MEMORY_TYPE_MAX:
+        raise RemoteFault("blob key memory type", kind, f"at most {_MEMORY_TYPE_MAX}")
+    at = _KEY_HEADER.size
+    for _ in range(domains.bit_count()):
+        at += 1 + key[at] if at < len(key) else len(key)
+        if at > len(key):
+            raise RemoteFault("blob key", key.hex(), "ends inside the key of a memory domain")
+    return key
 
 
 def _text(text: str) -> bytes:
