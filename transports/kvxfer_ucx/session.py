@@ -382,6 +382,10 @@ class Session:
         self._lib.kvu_note_free(note)
         return peer, payload
 
+    def pointers(self, peer: int) -> tuple[Any, Any]:
+        """The shim's own session and peer, for `kvxfer_ucx.raw` alone."""
+        return self._pointer, self._peer(peer).pointer
+
     def wakeup_fd(self) -> int:
         return int(self._lib.kvu_wakeup_fd(self._pointer))
 

@@ -38,8 +38,9 @@ int64_t kvu_raw_transfer(kvu_session *s, kvu_peer *p, int write, size_t count,
         .cb.send = on_raw,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
-    lock_engine(s);
     uint64_t start = now_ns();
+    atomic_store(&s->owner_ns, start); /* keeps the engine thread out */
+    lock_engine(s);
     for (size_t i = 0; i < count; i++) {
         void *request = write
             ? ucx.ucp_put_nbx(p->ep, (void *)local[i], length[i], remote[i], p->keys[0], &param)
@@ -64,17 +65,21 @@ int64_t kvu_raw_transfer(kvu_session *s, kvu_peer *p, int write, size_t count,
     return posted;
 }
 
-/* Progress until one more notification is there; takes it. -1 where none comes in time. */
+/* Progress until one more notification is there; takes it. -1 where none comes in time. A
+ * timeout of 0 is one call of progress. */
 int64_t kvu_raw_wait(kvu_session *s, kvu_peer *p, uint64_t timeout_ns)
 {
-    uint64_t until = now_ns() + timeout_ns;
+    uint64_t start = now_ns();
+    atomic_store(&s->owner_ns, start); /* keeps the engine thread out */
     lock_engine(s);
-    for (unsigned i = 0; s->notes == NULL; i++) {
+    for (unsigned i = 1; s->notes == NULL; i++) {
         ucx.ucp_worker_progress(p->worker);
-        if ((i & 1023) == 0 && now_ns() > until)
+        if (timeout_ns == 0 || ((i & 1023) == 0 && now_ns() - start > timeout_ns))
             break;
     }
     unlock_engine(s);
+    if (s->notes == NULL)
+        return -1;
     kvu_note *note = kvu_take(s);
     if (note == NULL)
         return -1;
