@@ -74,7 +74,7 @@ class Stream:
     def send(self, source: np.ndarray) -> None:
         """All of `source`, and wait for the other side's word that it has come."""
         self._socket.sendall(len(source).to_bytes(8, "big"))
-        self._socket.sendall(memoryview(source))
+        self._socket.sendall(source.data)
         if self._socket.recv(1) != b"k":
             raise OSError("the other side has closed the stream")
 
@@ -87,7 +87,7 @@ def serve_stream(listener: socket.socket, memory: np.ndarray) -> None:
     link = listener.accept()[0]
     with link, listener:
         while len(head := link.recv(8, socket.MSG_WAITALL)) == 8:
-            view = memoryview(memory)[: int.from_bytes(head, "big")]
+            view = memory.data[: int.from_bytes(head, "big")]
             while len(view) > 0:
                 count = link.recv_into(view)
                 if count == 0:

@@ -63,7 +63,7 @@ class Far:
         self._bytes(kind, total)[:] = 0
 
     def checksum(self, kind: str, total: int) -> int:
-        return zlib.crc32(self._bytes(kind, total))
+        return zlib.crc32(self._bytes(kind, total).data)
 
     def _bytes(self, kind: str, total: int) -> np.ndarray:
         """The first bytes of the memory that this mover's writes go to."""

@@ -132,7 +132,7 @@ class Near:
         if subject.checksum is None or subject.write is None:
             return
         memcpy(self._source[:total], self._target[:total], self._places)
-        wanted = zlib.crc32(self._target[:total])
+        wanted = zlib.crc32(self._target[:total].data)
         self._target[:total] = 0
         self._far("clear", subject.driven, total)
         self.drive(subject, echo=False)
@@ -217,7 +217,7 @@ class Near:
                 base=far.base,
                 write=write,
                 round_trip=round_trip,
-                checksum=lambda total: zlib.crc32(self._target[:total]),
+                checksum=lambda total: zlib.crc32(self._target[:total].data),
             )
         )
 

@@ -72,6 +72,10 @@ class PeerBlob:
         body = b"".join(parts)
         return _HEADER.pack(MAGIC, FORMAT, len(body), hashlib.sha256(body).digest()) + body
 
+    def kinds(self) -> U64:
+        """UCX's number for the kind of memory of each region, out of its key."""
+        return np.array([_KEY_HEADER.unpack_from(key)[1] for key in self.keys], dtype=np.uint64)
+
     def _columns(self) -> tuple[U64, U64, U64]:
         return self.handles, self.bases, self.lengths
 

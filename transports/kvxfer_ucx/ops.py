@@ -44,7 +44,7 @@ _handles: Final = itertools.count(1)
 _last_refusal: Final = {"text": "no call has been refused"}
 
 
-def _call(session: int, action: Callable[[Session], _T], nothing: _T) -> tuple[Status, _T]:
+def _call(session: int, nothing: _T, action: Callable[..., _T], *args: Any) -> tuple[Status, _T]:
     """Run `action` on a session; every way in which it can end is a status."""
     try:
         held = _held.get(session)
@@ -56,7 +56,7 @@ def _call(session: int, action: Callable[[Session], _T], nothing: _T) -> tuple[S
         if held.closed:
             return Status.CLOSED, nothing
         try:
-            return Status.OK, action(held.session)
+            return Status.OK, action(held.session, *args)
         except Refused as answer:
             held.session.error = str(answer)
             return answer.status, nothing
@@ -84,83 +84,81 @@ def _open(options: Mapping[str, Any]) -> tuple[Status, int]:
 
 
 def _close(session: int) -> Status:
-    status, _ = _call(session, Session.close, None)
+    status, _ = _call(session, None, Session.close)
     if status == Status.OK:
         _held.pop(session).closed = True
     return status
 
 
 def _caps(session: int) -> Caps:
-    status, caps = _call(session, lambda s: s.caps, CAPS)
+    status, caps = _call(session, CAPS, lambda s: s.caps)
     return caps if status == Status.OK else CAPS
 
 
 def _register_region(session: int, memory: Memory) -> tuple[Status, int]:
-    return _call(session, lambda s: s.register_region(memory), 0)
+    return _call(session, 0, Session.register_region, memory)
 
 
 def _allocate_region(session: int, length: int, kind: str, device: int) -> tuple[Status, int, int]:
-    status, (region, base) = _call(
-        session, lambda s: s.allocate_region(length, kind, device), (0, 0)
-    )
+    status, (region, base) = _call(session, (0, 0), Session.allocate_region, length, kind, device)
     return status, region, base
 
 
 def _deregister_region(session: int, region: int) -> Status:
-    return _call(session, lambda s: s.deregister_region(region), None)[0]
+    return _call(session, None, Session.deregister_region, region)[0]
 
 
 def _peer_create(session: int) -> tuple[Status, int, bytes]:
-    status, (peer, blob) = _call(session, Session.peer_create, (0, b""))
+    status, (peer, blob) = _call(session, (0, b""), Session.peer_create)
     return status, peer, blob
 
 
 def _peer_connect(session: int, peer: int, blob: bytes) -> Status:
-    return _call(session, lambda s: s.peer_connect(peer, blob), None)[0]
+    return _call(session, None, Session.peer_connect, peer, blob)[0]
 
 
 def _peer_destroy(session: int, peer: int) -> Status:
-    return _call(session, lambda s: s.peer_destroy(peer), None)[0]
+    return _call(session, None, Session.peer_destroy, peer)[0]
 
 
 def _fence_peer(session: int, peer: int) -> Status:
-    return _call(session, lambda s: s.fence_peer(peer), None)[0]
+    return _call(session, None, Session.fence_peer, peer)[0]
 
 
 def _post_write(
     session: int, peer: int, local: U64, remote: U64, length: U64, notify: bytes | None
 ) -> tuple[Status, int]:
-    return _call(session, lambda s: s.post(True, peer, (local, remote, length), notify), 0)
+    return _call(session, 0, Session.post, True, peer, (local, remote, length), notify)
 
 
 def _post_read(
     session: int, peer: int, local: U64, remote: U64, length: U64, notify: bytes | None
 ) -> tuple[Status, int]:
-    return _call(session, lambda s: s.post(False, peer, (local, remote, length), notify), 0)
+    return _call(session, 0, Session.post, False, peer, (local, remote, length), notify)
 
 
 def _cancel(session: int, request: int) -> Status:
-    return _call(session, lambda s: s.cancel(request), None)[0]
+    return _call(session, None, Session.cancel, request)[0]
 
 
 def _poll(session: int, records: npt.NDArray[Any]) -> tuple[Status, int]:
-    return _call(session, lambda s: s.poll(records), 0)
+    return _call(session, 0, Session.poll, records)
 
 
 def _send_notification(session: int, peer: int, payload: bytes) -> Status:
-    return _call(session, lambda s: s.send_notification(peer, payload), None)[0]
+    return _call(session, None, Session.send_notification, peer, payload)[0]
 
 
 def _poll_notifications(session: int, count_max: int) -> tuple[Status, list[tuple[int, bytes]]]:
-    return _call(session, lambda s: s.poll_notifications(count_max), [])
+    return _call(session, [], Session.poll_notifications, count_max)
 
 
 def _wakeup_fd(session: int) -> tuple[Status, int]:
-    return _call(session, Session.wakeup_fd, -1)
+    return _call(session, -1, Session.wakeup_fd)
 
 
 def _last_error(session: int) -> str:
-    status, text = _call(session, lambda s: s.error, "")
+    status, text = _call(session, "", lambda s: s.error)
     return text if status == Status.OK else _last_refusal["text"]
 
 

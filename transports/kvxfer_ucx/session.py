@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import struct
 from collections.abc import Mapping
 from operator import index
 from typing import Any, Final
@@ -55,6 +56,10 @@ CAPS: Final = (
 )
 """Not TARGET_MUST_PROGRESS: the shim's own thread carries out what the target must do."""
 
+INBOX_BYTES: Final = 256 << 10
+"""Room for the notifications that one call of the shim takes out."""
+
+_NOTE: Final = struct.Struct("=QQ")
 _ADDRESS_STOP: Final = 1 << 64
 
 
@@ -90,6 +95,9 @@ class Session:
     error: str = ""
     _lib: Any
     _pointer: Any
+    _inbox: Any
+    _inbox_bytes: Any
+    """The same memory, as Python's slices see it."""
     _handles_given: int = 0
     _regions: dict[int, tuple[Memory, Any]] = attrs.field(factory=dict)
     _memories: tuple[Memory, ...] = ()
@@ -127,6 +135,7 @@ class Session:
         caps = CAPS if settings.can_read else CAPS & ~Caps.READ
         if lib.kvu_memory_is_cuda(pointer):
             caps |= Caps.MEM_CUDA
+        inbox = ffi.new("char[]", INBOX_BYTES)
         session = cls(
             shim=shim,
             caps=caps,
@@ -134,6 +143,8 @@ class Session:
             driven_by_target=is_driven_by_target(settings.effective_tls()),
             lib=lib,
             pointer=pointer,
+            inbox=inbox,
+            inbox_bytes=ffi.buffer(inbox),
         )
         session._check_transports()
         return session
@@ -271,11 +282,12 @@ class Session:
                 theirs.cookie,
                 theirs.address,
                 len(theirs.address),
-                _watch(theirs),
+                *_watch(theirs),
                 len(sizes),
                 *(ffi.from_buffer("uint64_t[]", column) for column in columns),
                 b"".join(theirs.keys),
                 ffi.from_buffer("uint64_t[]", sizes),
+                ffi.from_buffer("uint64_t[]", theirs.kinds()),
             )
         )
 
@@ -372,15 +384,17 @@ class Session:
         wanted = index(count_max)
         if wanted < 0:
             raise Refused(Status.OP_INVALID, f"count_max = {wanted}: at least 0")
-        there = self._lib.kvu_notes(self._pointer)
-        return [self._take() for _ in range(min(wanted, there))] if there else []
-
-    def _take(self) -> tuple[int, bytes]:
-        note = self._lib.kvu_take(self._pointer)
-        payload = bytes(self.shim.ffi.buffer(note.data, note.length))
-        peer = int(note.peer)
-        self._lib.kvu_note_free(note)
-        return peer, payload
+        taken: list[tuple[int, bytes]] = []
+        while True:
+            left = wanted - len(taken)
+            count = self._lib.kvu_notes(self._pointer, left, self._inbox, INBOX_BYTES)
+            at = 0
+            for _ in range(count):
+                peer, length = _NOTE.unpack_from(self._inbox_bytes, at)
+                at += _NOTE.size + length
+                taken.append((peer, self._inbox_bytes[at - length : at]))
+            if count == 0 or len(taken) == wanted:
+                return taken
 
     def pointers(self, peer: int) -> tuple[Any, Any]:
         """The shim's own session and peer, for `kvxfer_ucx.raw` alone."""
@@ -405,20 +419,27 @@ class Session:
         return self.shim.string(text)
 
 
-def _watch(theirs: PeerBlob) -> int:
-    """A descriptor that turns readable when the peer's process ends; -1 where there is none."""
+def _watch(theirs: PeerBlob) -> tuple[int, int]:
+    """The peer's process where it is of this host, and a descriptor that tells its end.
+
+    The process is 0 and the descriptor -1 where there is none. The own process
+    has no descriptor: it outlives nobody who could look.
+    """
     process = theirs.process
-    if whereabouts(own_identity(), process) is not Whereabouts.THIS_HOST:
-        return -1
+    where = whereabouts(own_identity(), process)
+    if where is Whereabouts.THIS_PROCESS:
+        return process.pid, -1
+    if where is not Whereabouts.THIS_HOST:
+        return 0, -1
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError:
-        return -1
+        return 0, -1
     # Asked after the descriptor was made: it is of this process, not of a later one of its pid.
     if process_is_gone(process.pid, process.start_ticks):
         os.close(descriptor)
-        return -1
-    return descriptor
+        return 0, -1
+    return process.pid, descriptor
 
 
 def _notification_fault(notify: object) -> str:

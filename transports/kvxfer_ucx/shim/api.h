@@ -8,13 +8,6 @@ typedef struct kvu_session kvu_session;
 typedef struct kvu_peer kvu_peer;
 typedef struct kvu_region kvu_region;
 
-typedef struct kvu_note {
-    struct kvu_note *next;
-    uint64_t peer;
-    uint64_t length;
-    unsigned char data[];
-} kvu_note;
-
 enum {
     KVU_STOPPED = 1,  /* nothing can be posted any more */
     KVU_QUIET = 2,    /* the other side said: nothing of mine is under way, nothing will be */
@@ -49,10 +42,10 @@ int kvu_regions_leaving(kvu_session *s);
 kvu_peer *kvu_peer_new(kvu_session *s, uint64_t handle, const unsigned char *cookie,
                        unsigned char *address, size_t *address_size);
 int kvu_peer_connect(kvu_session *s, kvu_peer *p, const unsigned char *cookie,
-                     const unsigned char *address, size_t address_size, int pid_fd,
+                     const unsigned char *address, size_t address_size, int pid, int pid_fd,
                      size_t count, const uint64_t *handles, const uint64_t *bases,
                      const uint64_t *lengths, const unsigned char *keys,
-                     const uint64_t *key_sizes);
+                     const uint64_t *key_sizes, const uint64_t *key_kinds);
 int kvu_peer_flags(kvu_session *s, kvu_peer *p);
 int kvu_peer_fence(kvu_session *s, kvu_peer *p, int worker_is_proof, uint64_t wait_ns);
 void kvu_peer_drop(kvu_session *s, kvu_peer *p);
@@ -67,9 +60,7 @@ int kvu_cancel(kvu_session *s, uint64_t request);
 
 /* What came. Both drive progress. `records` are kvxfer.transport.ops.COMPLETION. */
 int64_t kvu_poll(kvu_session *s, char *records, size_t count_max);
-int64_t kvu_notes(kvu_session *s);
-kvu_note *kvu_take(kvu_session *s);
-void kvu_note_free(kvu_note *note);
+int64_t kvu_notes(kvu_session *s, size_t count_max, char *into, size_t size);
 
 /* For the benchmark: the library called with the same columns and none of our rules.
  * Posts all, flushes, notifies and waits; gives the nanoseconds of the posting alone. */

@@ -112,9 +112,9 @@ static void peer_wind_down(kvu_peer *p)
 }
 
 /* Everything that follows from what UCX has told since the last call. */
-static void peer_advance(kvu_peer *p)
+static int peer_advance(kvu_peer *p)
 {
-    peer_refill(p);
+    int count = peer_refill(p);
     while (p->ready != NULL) {
         op *o = p->ready;
         p->ready = o->ready_next;
@@ -124,6 +124,7 @@ static void peer_advance(kvu_peer *p)
     }
     if (p->stop != RUNS && !p->dead)
         peer_wind_down(p);
+    return count;
 }
 
 kvu_peer *kvu_peer_new(kvu_session *s, uint64_t handle, const unsigned char *cookie,
@@ -200,8 +201,9 @@ static int take_regions(kvu_peer *p, size_t count, const uint64_t *handles, cons
     p->region_ends = calloc(count + 1, 2 * sizeof(uint64_t));
     p->keys = calloc(count + 1, sizeof(ucp_rkey_h));
     p->withdrawn = calloc(count + 1, 1);
+    p->is_host = calloc(count + 1, 1);
     if (ends == NULL || p->region_handles == NULL || p->region_ends == NULL || p->keys == NULL
-        || p->withdrawn == NULL) {
+        || p->withdrawn == NULL || p->is_host == NULL) {
         free(ends);
         return -1;
     }
@@ -227,9 +229,10 @@ static void drop_regions(kvu_peer *p)
     free(p->region_ends);
     free(p->keys);
     free(p->withdrawn);
+    free(p->is_host);
     p->region_handles = p->region_ends = NULL;
     p->keys = NULL;
-    p->withdrawn = NULL;
+    p->withdrawn = p->is_host = NULL;
 }
 
 /* UCX's own parsers take no length: what they read past the end is zeros, not our memory. */
@@ -242,7 +245,7 @@ static unsigned char *padded(const unsigned char *data, size_t size)
 }
 
 static ucs_status_t unpack_keys(kvu_peer *p, size_t count, const unsigned char *keys,
-                                const uint64_t *key_sizes)
+                                const uint64_t *key_sizes, const uint64_t *key_kinds)
 {
     for (size_t i = 0, at = 0; i < count; at += key_sizes[i], i++) {
         unsigned char *key = padded(keys + at, key_sizes[i]);
@@ -254,6 +257,7 @@ static ucs_status_t unpack_keys(kvu_peer *p, size_t count, const unsigned char *
             p->keys[i] = NULL;
             return status;
         }
+        p->is_host[i] = key_kinds[i] == UCS_MEMORY_TYPE_HOST;
     }
     return UCS_OK;
 }
@@ -261,7 +265,7 @@ static ucs_status_t unpack_keys(kvu_peer *p, size_t count, const unsigned char *
 /* Which operations the link's transports carry out themselves. The others UCX would emulate by
  * messages, and a process in which an emulated operation is under way aborts when the one that
  * asked for it dies (seen: "unexpected error: Endpoint timeout"). They are refused. */
-static void look_at_transports(kvu_peer *p)
+static void look_at_transports(kvu_peer *p, int pid)
 {
     static const char *const both[] = {"cma", "knem", "xpmem", "rc", "dc", "gga", "cuda_ipc"};
     ucp_transport_entry_t entries[TRANSPORTS_MAX];
@@ -279,6 +283,8 @@ static void look_at_transports(kvu_peer *p)
             continue;
         if (strcmp(name, "tcp") == 0)
             p->can_put = 1;
+        if (strcmp(name, "cma") == 0)
+            p->copy_pid = pid; /* UCX has found that we may */
         for (size_t k = 0; k < sizeof both / sizeof *both; k++)
             if (strncmp(name, both[k], strlen(both[k])) == 0)
                 p->can_put = p->can_get = 1;
@@ -286,10 +292,10 @@ static void look_at_transports(kvu_peer *p)
 }
 
 int kvu_peer_connect(kvu_session *s, kvu_peer *p, const unsigned char *cookie,
-                     const unsigned char *address, size_t address_size, int pid_fd,
+                     const unsigned char *address, size_t address_size, int pid, int pid_fd,
                      size_t count, const uint64_t *handles, const uint64_t *bases,
                      const uint64_t *lengths, const unsigned char *keys,
-                     const uint64_t *key_sizes)
+                     const uint64_t *key_sizes, const uint64_t *key_kinds)
 {
     unsigned char *copy = padded(address, address_size);
     int answer = PEER_BLOB;
@@ -313,7 +319,7 @@ int kvu_peer_connect(kvu_session *s, kvu_peer *p, const unsigned char *cookie,
     } else if (take_regions(p, count, handles, bases, lengths) != 0) {
         status = UCS_ERR_NO_MEMORY;
     } else {
-        status = unpack_keys(p, count, keys, key_sizes);
+        status = unpack_keys(p, count, keys, key_sizes, key_kinds);
     }
     if (status != UCS_OK) {
         say(s, "peer %llu: %s", (unsigned long long)p->handle, ucx.ucs_status_string(status));
@@ -328,7 +334,7 @@ int kvu_peer_connect(kvu_session *s, kvu_peer *p, const unsigned char *cookie,
         goto out;
     }
     memcpy(p->theirs, cookie, KVU_COOKIE);
-    look_at_transports(p);
+    look_at_transports(p, pid);
     p->connected = 1;
     if (pid_fd >= 0) {
         struct epoll_event event = {.events = EPOLLIN, .data.u64 = p->handle};

@@ -101,7 +101,7 @@ static void op_end(op *o, int status)
 /* How an operation ends that did not go well. */
 static int op_bad_end(const op *o)
 {
-    if (!o->posted || o->peer->gone)
+    if (!o->posted || o->peer->gone || o->quiet)
         return OP_FAILED;
     return o->failed || !o->flushed ? OP_UNKNOWN : OP_FAILED;
 }
@@ -139,7 +139,7 @@ static void op_leaves_queue(op *o)
 
 static void op_flush(op *o)
 {
-    if (!o->write || !o->posted) {
+    if (!o->write || !o->posted || o->copied) {
         o->flushed = 1;
         return;
     }
@@ -174,7 +174,7 @@ static void op_drop_tail(op *o)
         return;
     o->dropped = 1;
     op_leaves_queue(o);
-    if (o->peer->stop == RUNS || o->peer->stop == FENCED_BY_PEER)
+    if (o->copied || o->peer->stop == RUNS || o->peer->stop == FENCED_BY_PEER)
         op_flush(o);
     if (o->pending == 0)
         op_is_ready(o);
@@ -240,16 +240,77 @@ static int op_post_piece(op *o, size_t *local_hint, size_t *remote_hint, uint64_
     return 0;
 }
 
-/* Fill the window; gives how many pieces were posted. */
+/* A process of this host: the kernel copies lists of ranges in one call, where UCX would make a
+ * call for each. What has been copied when it returns is there; nothing is left under way.
+ * 0, or -1 where the range has to go through UCX or cannot go at all. */
+static int op_copy(op *o, uint64_t *copied)
+{
+    struct iovec ours[COPY_COUNT], theirs[COPY_COUNT];
+    kvu_peer *p = o->peer;
+    kvu_session *s = p->s;
+    size_t local_hint = 0, remote_hint = 0, at = o->at, count = 0;
+    uint64_t offset = o->offset, bytes = 0;
+    for (; at < o->count && count < COPY_COUNT && bytes < COPY_BYTES; count++) {
+        uint64_t local = o->local[at] + offset, remote = o->remote[at] + offset;
+        uint64_t length = o->length[at] - offset;
+        long mine = spans_find(&s->spans, local, length, &local_hint);
+        long region = remote_find(p, remote, length, &remote_hint);
+        if (mine < 0 || region < 0 || !p->is_host[region]
+            || s->region_list[s->spans.owner[mine]]->type != UCS_MEMORY_TYPE_HOST)
+            break;
+        if (length > COPY_BYTES - bytes)
+            length = COPY_BYTES - bytes;
+        ours[count] = (struct iovec){(void *)local, length};
+        theirs[count] = (struct iovec){(void *)remote, length};
+        bytes += length;
+        offset += length;
+        if (offset == o->length[at]) {
+            at++;
+            offset = 0;
+        }
+    }
+    if (count == 0)
+        return -1;
+    struct pollfd ended = {p->pid_fd, POLLIN, 0};
+    if (p->pid_fd >= 0 && poll(&ended, 1, 0) > 0) {
+        /* Its number may be another process's soon. */
+        peer_stop(p, FAILED, "its process runs no more");
+        return 0;
+    }
+    ssize_t moved = o->write ? process_vm_writev(p->copy_pid, ours, count, theirs, count, 0)
+                             : process_vm_readv(p->copy_pid, ours, count, theirs, count, 0);
+    if (moved < 0 && (errno == EPERM || errno == ENOSYS)) {
+        p->copy_pid = 0; /* the kernel does not let us; UCX knows other ways */
+        return -1;
+    }
+    o->posted = o->copied = 1;
+    if (moved != (ssize_t)bytes) {
+        const char *why = moved < 0 ? strerror(errno) : "memory that is not there";
+        o->failed = o->quiet = 1;
+        say(s, "request %llu: %s", (unsigned long long)o->request, why);
+        if (moved < 0 && errno == ESRCH)
+            peer_stop(p, FAILED, "its process runs no more");
+        op_drop_tail(o);
+        return 0;
+    }
+    *copied += bytes;
+    o->at = at;
+    o->offset = offset;
+    return 0;
+}
+
+/* Fill the window; gives how many pieces were posted or copied. */
 static int peer_refill(kvu_peer *p)
 {
     int count = 0;
     uint64_t copied = 0; /* what is done at once fills no window, but takes time too */
     size_t local_hint = 0, remote_hint = 0;
     while (p->queue != NULL && p->stop == RUNS && p->window_count < WINDOW_COUNT
-           && p->window_bytes < WINDOW_BYTES && copied < WINDOW_BYTES) {
+           && p->window_bytes < WINDOW_BYTES && copied < COPY_BYTES) {
         op *o = p->queue;
-        if (o->at < o->count) {
+        if (o->at < o->count && p->copy_pid != 0 && op_copy(o, &copied) == 0) {
+            count++;
+        } else if (o->at < o->count) {
             if (op_post_piece(o, &local_hint, &remote_hint, &copied) != 0) {
                 say(p->s, "request %llu: a region of it has gone", (unsigned long long)o->request);
                 op_drop_tail(o);

@@ -164,7 +164,7 @@ int64_t kvu_poll(kvu_session *s, char *records, size_t count_max)
 {
     size_t count = 0;
     op *taken = NULL;
-    drive(s);
+    drive(s, PROGRESS_MAX);
     pthread_mutex_lock(&s->ring);
     while (count < count_max && s->ended != NULL) {
         op *o = s->ended;
@@ -188,14 +188,6 @@ int64_t kvu_poll(kvu_session *s, char *records, size_t count_max)
     return (int64_t)count;
 }
 
-int64_t kvu_notes(kvu_session *s)
-{
-    drive(s);
-    pthread_mutex_lock(&s->ring);
-    int64_t count = (int64_t)s->note_count;
-    pthread_mutex_unlock(&s->ring);
-    return count;
-}
 
 static kvu_peer *peer_of(kvu_session *s, uint64_t handle)
 {
@@ -205,7 +197,7 @@ static kvu_peer *peer_of(kvu_session *s, uint64_t handle)
     return NULL;
 }
 
-kvu_note *kvu_take(kvu_session *s)
+static kvu_note *take_first(kvu_session *s)
 {
     pthread_mutex_lock(&s->ring);
     kvu_note *note = s->notes;
@@ -224,9 +216,24 @@ kvu_note *kvu_take(kvu_session *s)
     return note;
 }
 
-void kvu_note_free(kvu_note *note)
+/* Takes out what fits: for each its peer, its length, its bytes. Gives how many they are. */
+int64_t kvu_notes(kvu_session *s, size_t count_max, char *into, size_t size)
 {
-    free(note);
+    size_t count = 0, at = 0;
+    /* Once: who waits for a notification calls again, and does not wait for a second look. */
+    drive(s, 1);
+    while (count < count_max && s->notes != NULL) {
+        uint64_t head[2] = {s->notes->peer, s->notes->length};
+        if (sizeof head + head[1] > size - at)
+            break;
+        kvu_note *note = take_first(s);
+        memcpy(into + at, head, sizeof head);
+        memcpy(into + at + sizeof head, note->data, head[1]);
+        at += sizeof head + head[1];
+        count++;
+        free(note);
+    }
+    return (int64_t)count;
 }
 
 /* Ends. */
@@ -265,7 +272,7 @@ int kvu_peer_fence(kvu_session *s, kvu_peer *p, int worker_is_proof, uint64_t wa
                 p->close_at = 0;
             }
         }
-        turn(s);
+        turn(s, PROGRESS_MAX);
         int dead = p->dead;
         unlock_engine(s);
         if (dead || now_ns() > until)
@@ -284,7 +291,7 @@ void kvu_peer_drop(kvu_session *s, kvu_peer *p)
     peer_stop(p, LEAVING, "destroyed by its owner");
     p->dropped = 1;
     drop_notes(s, handle);
-    turn(s);
+    turn(s, PROGRESS_MAX);
     turned_by_owner(s);
     unlock_engine(s);
     write_event(s->kick_fd);
@@ -309,7 +316,7 @@ int kvu_close(kvu_session *s)
     take_in(s);
     for (kvu_peer *p = s->peers; p != NULL; p = p->next)
         peer_stop(p, LEAVING, "the session is closed");
-    while (turn(s), !all_dead(s) && now_ns() < until)
+    while (turn(s, PROGRESS_MAX), !all_dead(s) && now_ns() < until)
         sched_yield();
     int clean = all_dead(s);
     for (kvu_region *r = s->regions, *next; clean && r != NULL; r = next) {
@@ -327,7 +334,7 @@ int kvu_close(kvu_session *s)
         free_peer(p);
     }
     while (s->notes != NULL)
-        kvu_note_free(kvu_take(s));
+        free(take_first(s));
     while (s->ended != NULL) {
         op *o = s->ended;
         s->ended = o->next;

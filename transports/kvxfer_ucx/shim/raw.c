@@ -80,10 +80,10 @@ int64_t kvu_raw_wait(kvu_session *s, kvu_peer *p, uint64_t timeout_ns)
     unlock_engine(s);
     if (s->notes == NULL)
         return -1;
-    kvu_note *note = kvu_take(s);
+    kvu_note *note = take_first(s);
     if (note == NULL)
         return -1;
     int64_t length = (int64_t)note->length;
-    kvu_note_free(note);
+    free(note);
     return length;
 }

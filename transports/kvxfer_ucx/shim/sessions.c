@@ -38,20 +38,21 @@ static void free_peer(kvu_peer *p)
     free(p->region_ends);
     free(p->keys);
     free(p->withdrawn);
+    free(p->is_host);
     free(p);
 }
 
 /* One round over everything; gives how much happened. */
-static unsigned turn(kvu_session *s)
+static unsigned turn(kvu_session *s, int progress_max)
 {
     unsigned events = 0;
     take_in(s);
     for (kvu_peer **at = &s->peers; *at != NULL;) {
         kvu_peer *p = *at;
         if (p->worker != NULL) {
-            for (int i = 0; i < 8 && ucx.ucp_worker_progress(p->worker) != 0; i++)
+            for (int i = 0; i < progress_max && ucx.ucp_worker_progress(p->worker) != 0; i++)
                 events++;
-            peer_advance(p);
+            events += peer_advance(p);
         }
         if (p->dead && p->dropped && p->open == NULL) {
             pthread_mutex_lock(&s->ring); /* `kvu_take` walks the list under it */
@@ -76,10 +77,18 @@ static int is_busy(const kvu_session *s)
     return 0;
 }
 
+/* Wake the thread where there is work. An owner that polls without pause does the work itself:
+ * the thread is to look only if it has stopped, and not to fight it for the processor. */
 static void turned_by_owner(kvu_session *s)
 {
-    if (s->asleep && is_busy(s))
+    if (!s->asleep || !is_busy(s))
+        return;
+    if (atomic_load_explicit(&s->fd_used, memory_order_relaxed)) {
         write_event(s->kick_fd);
+    } else if (!s->timer_runs) {
+        struct itimerspec after = {.it_value = {0, TAKE_OVER_NS}};
+        s->timer_runs = timerfd_settime(s->timer_fd, 0, &after, NULL) == 0;
+    }
 }
 
 static int arm_all(kvu_session *s)
@@ -106,10 +115,12 @@ static void look_at_descriptors(kvu_session *s, int timeout_ms)
     struct epoll_event events[64];
     int count = epoll_wait(s->epoll_fd, events, 64, timeout_ms);
     lock_engine(s);
-    s->asleep = 0;
+    s->asleep = s->timer_runs = 0;
     for (int i = 0; i < count; i++)
         if (events[i].data.u64 == UINT64_MAX)
             read_event(s->kick_fd);
+        else if (events[i].data.u64 == TIMER_EVENT)
+            read_event(s->timer_fd);
         else if (events[i].data.u64 != 0)
             process_ended(s, events[i].data.u64);
     unlock_engine(s);
@@ -117,7 +128,9 @@ static void look_at_descriptors(kvu_session *s, int timeout_ms)
 
 static int owner_drives(kvu_session *s)
 {
-    return !atomic_load(&s->fd_used) && now_ns() - atomic_load(&s->owner_ns) < OWNER_DRIVES_NS;
+    return !atomic_load(&s->fd_used)
+        && (atomic_load(&s->owner_inside)
+            || now_ns() - atomic_load(&s->owner_ns) < OWNER_DRIVES_NS);
 }
 
 static void *engine_thread(void *arg)
@@ -134,7 +147,7 @@ static void *engine_thread(void *arg)
             continue;
         }
         lock_engine(s);
-        if (turn(s) > 0) {
+        if (turn(s, PROGRESS_MAX) > 0) {
             idle_since = 0;
         } else if (idle_since == 0) {
             idle_since = now_ns();
@@ -151,14 +164,16 @@ static void *engine_thread(void *arg)
 }
 
 /* The owner drives as well, where the thread is not in the middle of it. */
-static void drive(kvu_session *s)
+static void drive(kvu_session *s, int progress_max)
 {
-    atomic_store_explicit(&s->owner_ns, now_ns(), memory_order_relaxed);
     if (pthread_mutex_trylock(&s->engine) == 0) {
-        turn(s);
+        atomic_store_explicit(&s->owner_inside, 1, memory_order_relaxed);
+        turn(s, progress_max);
         turned_by_owner(s);
+        atomic_store_explicit(&s->owner_inside, 0, memory_order_relaxed);
         pthread_mutex_unlock(&s->engine);
     }
+    atomic_store_explicit(&s->owner_ns, now_ns(), memory_order_relaxed);
 }
 
 static int configure(ucp_config_t *config, const char **names, const char **values, size_t count,
@@ -208,6 +223,8 @@ static int make_context(kvu_session *s, const char **names, const char **values,
 
 static void free_session(kvu_session *s)
 {
+    if (s->timer_fd >= 0)
+        close(s->timer_fd);
     if (s->kick_fd >= 0)
         close(s->kick_fd);
     if (s->wake_fd >= 0)
@@ -223,6 +240,7 @@ kvu_session *kvu_open(const char **names, const char **values, size_t count, int
                       char *err, size_t err_size)
 {
     struct epoll_event kick = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
+    struct epoll_event timer = {.events = EPOLLIN, .data.u64 = TIMER_EVENT};
     sigset_t all, before;
     kvu_session *s = calloc(1, sizeof *s);
     if (s == NULL || ucx.handle == NULL) {
@@ -238,8 +256,10 @@ kvu_session *kvu_open(const char **names, const char **values, size_t count, int
     s->notes_end = &s->notes;
     s->kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    s->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (s->kick_fd < 0 || s->wake_fd < 0 || s->epoll_fd < 0
+    if (s->kick_fd < 0 || s->wake_fd < 0 || s->epoll_fd < 0 || s->timer_fd < 0
+        || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->timer_fd, &timer) != 0
         || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->kick_fd, &kick) != 0) {
         text_to(err, err_size, "descriptors: %s", strerror(errno));
         free_session(s);
@@ -444,7 +464,7 @@ void kvu_region_drop(kvu_session *s, kvu_region *r)
     for (kvu_peer *p = s->peers; p != NULL; p = p->next)
         if (p->stop == RUNS && p->connected)
             send_control(p, MSG_WITHDRAWN, r->handle);
-    turn(s);
+    turn(s, PROGRESS_MAX);
     regions_leave(s);
     turned_by_owner(s);
     unlock_engine(s);

@@ -22,12 +22,17 @@ enum {
 #define WINDOW_COUNT 256
 #define WINDOW_BYTES (16ull << 20)
 #define PIECE_BYTES (4ull << 20)
+#define COPY_COUNT 512
+#define COPY_BYTES (2ull << 20)
 #define SMALL_COUNT 16
 #define SMALL_BYTES (256ull << 10)
 #define INBOX_COUNT_MAX 65536
 #define INBOX_BYTES_MAX (64ull << 20)
+#define PROGRESS_MAX 8
+#define TIMER_EVENT (UINT64_MAX - 1)
 #define SPIN_NS 50000ull
 #define OWNER_DRIVES_NS 200000ull
+#define TAKE_OVER_NS 200000
 #define NAP_NS 500000
 #define BUSY_SLEEP_MS 10
 #define IDLE_SLEEP_MS 1000
@@ -40,6 +45,12 @@ enum {
 #define TRANSPORTS_MAX 64
 
 typedef struct op op;
+
+typedef struct kvu_note {
+    struct kvu_note *next;
+    uint64_t peer, length;
+    unsigned char data[];
+} kvu_note;
 
 struct kvu_region {
     kvu_region *next;
@@ -70,6 +81,8 @@ struct op {
     uint64_t offset; /* bytes of range `at` that have been posted */
     unsigned pending;
     int status;
+    char quiet; /* failed, and nothing of it is under way */
+    char copied; /* by the kernel, not by UCX: it needs no flush */
     char write, posted, dropped, failed, flushed, noted, in_queue, is_ready, internal;
     struct { uint32_t magic, type; unsigned char cookie[KVU_COOKIE]; uint64_t arg; } header;
     size_t note_size;
@@ -92,8 +105,9 @@ struct kvu_peer {
     size_t region_count;
     uint64_t *region_handles, *region_ends;
     ucp_rkey_h *keys;
-    unsigned char *withdrawn;
+    unsigned char *withdrawn, *is_host;
     span_table spans;
+    int copy_pid; /* its process, where the kernel copies for us; else 0 */
     op *open;
     op *queue, **queue_end;
     op *ready, **ready_end;
@@ -110,10 +124,11 @@ struct kvu_peer {
 struct kvu_session {
     pthread_mutex_t engine, ring;
     pthread_t thread;
-    atomic_int waiters, stopping, fd_used;
+    atomic_int waiters, stopping, fd_used, owner_inside;
     atomic_uint_fast64_t owner_ns;
+    int timer_runs;
     int asleep; /* the thread waits on its descriptors; under `engine` */
-    int kick_fd, wake_fd, epoll_fd;
+    int kick_fd, timer_fd, wake_fd, epoll_fd;
     ucp_context_h context;
     int has_cuda, shared_only;
     kvu_region *regions, *leaving;
