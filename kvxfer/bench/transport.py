@@ -8,6 +8,7 @@ that slows down for a while slows both; each mover's bytes are checked before it
 from __future__ import annotations
 
 import gc
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -59,6 +60,12 @@ class Measured:
     whole_s: list[float] = attrs.field(factory=list)
     post_s: list[float] = attrs.field(factory=list)
 
+    def _rate(self) -> dict[str, float]:
+        """Of the median, in 10^9 bytes a second."""
+        if not self.whole_s or not self.total_bytes:
+            return {}
+        return {"rate": round(self.total_bytes / statistics.median(self.whole_s) / 1e9, 3)}
+
     def rows(self) -> list[Row]:
         """The whole transfer, and the post call where there is one."""
         facts: dict[str, str | int | float | bool] = {
@@ -67,9 +74,8 @@ class Measured:
             "ranges": self.count,
             "bytes": self.total_bytes,
         }
-        rows = [
-            Row(name=f"{self.subject}, {self.shape}", facts=facts, samples_ms=_ms(self.whole_s))
-        ]
+        whole = f"{self.subject}, {self.shape}"
+        rows = [Row(name=whole, facts=facts | self._rate(), samples_ms=_ms(self.whole_s))]
         if self.post_s:
             post = f"{self.subject}, {self.shape}, post call"
             rows.append(Row(name=post, facts=facts | {"post": True}, samples_ms=_ms(self.post_s)))
@@ -90,7 +96,7 @@ class TransportReport:
             "bench": "transport",
             "environment": dict(self.environment),
             "seed": self.seed,
-            "cases": [_with_rate(row) for row in self.rows],
+            "cases": [row.to_plain() for row in self.rows],
             "aims": [attrs.asdict(aim) for aim in self.aims],
         }
 
@@ -189,11 +195,3 @@ def _sample(near: Near, subject: Subject, shape: Shape) -> tuple[float, float | 
 
 def _ms(samples_s: Sequence[float]) -> tuple[float, ...]:
     return tuple(sample * 1e3 for sample in samples_s)
-
-
-def _with_rate(row: Row) -> dict[str, Any]:
-    plain = row.to_plain()
-    size = row.facts.get("bytes")
-    if isinstance(size, int) and size and row.ms_p50 and "post" not in row.facts:
-        plain["gb_per_s_p50"] = round(size / row.ms_p50 / 1e6, 3)
-    return plain
