@@ -39,3 +39,5 @@ class Caps(IntFlag):
     """`cancel` takes back what has not left yet; a post is handed over in bounded windows."""
     ALLOCATE = 1 << 15
     """`allocate_region` gives registered memory of the transport's own."""
+    CLOSE_FENCES = 1 << 16
+    """After `close` has said OK no peer writes into memory of the session, not even late."""

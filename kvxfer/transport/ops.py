@@ -1,8 +1,9 @@
 """The ops table: the contract between kvxfer and a network.
 
 Owns the slots, their signatures and the rules below; spec/kvxfer_transport.h is
-the same table in C (a later step). Knows no network. A transport fills every
-slot; what it cannot do points to a stub of `kvxfer.transport.stubs`.
+the same table in C, and `kvxfer.transport.answers` says which statuses each slot
+may give. Knows no network. A transport fills every slot; what it cannot do
+points to a stub of `kvxfer.transport.stubs`.
 
 Rules
 -----
@@ -79,8 +80,8 @@ class Strided:
     remote_stride: U64
 
 
-COMPLETION = np.dtype([("request", "<u8"), ("peer", "<u8"), ("status", "<i4")])
-"""One record of `poll`."""
+COMPLETION = np.dtype([("request", "<u8"), ("peer", "<u8"), ("status", "<i4")], align=True)
+"""One record of `poll`; laid out as C lays out kvxfer_completion, 24 bytes."""
 
 
 @attrs.frozen(kw_only=True)
@@ -103,7 +104,8 @@ class TransportOps:
     open: Callable[[Mapping[str, Any]], tuple[Status, int]]
     """open(options) -> session. LIBRARY_MISSING where the library is not there."""
     close: Callable[[int], Status]
-    """close(session): drops everything. Requests in flight end nowhere any more."""
+    """close(session): drops everything. Requests in flight end nowhere any more. Whether a peer
+    may still write late says CLOSE_FENCES; without it the memory counts as reachable."""
     caps: Callable[[int], Caps]
     register_region: Callable[[int, Memory], tuple[Status, int]]
     """-> region handle. The same memory may be registered twice."""

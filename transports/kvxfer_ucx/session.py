@@ -133,6 +133,9 @@ class Session:
         if pointer == ffi.NULL:
             raise Refused(Status.SESSION_FAILED, shim.string(text))
         caps = CAPS if settings.can_read else CAPS & ~Caps.READ
+        driven_by_target = is_driven_by_target(settings.effective_tls())
+        if driven_by_target:
+            caps |= Caps.CLOSE_FENCES
         if lib.kvu_memory_is_cuda(pointer):
             caps |= Caps.MEM_CUDA
         inbox = ffi.new("char[]", INBOX_BYTES)
@@ -140,7 +143,7 @@ class Session:
             shim=shim,
             caps=caps,
             shared_only=settings.shared_only,
-            driven_by_target=is_driven_by_target(settings.effective_tls()),
+            driven_by_target=driven_by_target,
             lib=lib,
             pointer=pointer,
             inbox=inbox,

@@ -156,9 +156,7 @@ int kvu_cancel(kvu_session *s, uint64_t request)
     return status;
 }
 
-#pragma pack(push, 1)
 typedef struct { uint64_t request, peer; int32_t status; } completion;
-#pragma pack(pop)
 
 int64_t kvu_poll(kvu_session *s, char *records, size_t count_max)
 {
@@ -168,7 +166,11 @@ int64_t kvu_poll(kvu_session *s, char *records, size_t count_max)
     pthread_mutex_lock(&s->ring);
     while (count < count_max && s->ended != NULL) {
         op *o = s->ended;
-        completion record = {o->request, o->peer_handle, o->status};
+        completion record;
+        memset(&record, 0, sizeof record); /* its padding too */
+        record.request = o->request;
+        record.peer = o->peer_handle;
+        record.status = o->status;
         memcpy(records + count * sizeof record, &record, sizeof record);
         count++;
         if ((s->ended = o->next) == NULL)
