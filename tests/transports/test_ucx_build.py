@@ -13,6 +13,7 @@ from kvxfer.transport.ops import TransportOps
 from kvxfer_ucx import build, library
 from kvxfer_ucx.build import BuildFailed, ensure_shim, missing_for_shim, shim_path
 from kvxfer_ucx.library import Library, LibraryMissing, find_library
+from kvxfer_ucx.room import allocatable_bytes
 from kvxfer_ucx.settings import Settings
 
 
@@ -104,6 +105,20 @@ def test_a_shim_that_others_can_write_is_not_loaded(
     path.chmod(stat.S_IRWXU | stat.S_IWOTH)
     with pytest.raises(BuildFailed, match="run as code"):
         ensure_shim(found)
+
+
+def test_memory_that_is_not_there_is_not_asked_for(tmp_path: Path, ucx_ops: TransportOps) -> None:
+    # UCX reserves page by page until the system has none left.
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 99 kB\nMemAvailable:   12 kB\n")
+    assert allocatable_bytes(meminfo) == 12 * 1024
+    assert allocatable_bytes(tmp_path / "none", str(tmp_path / "none")) == 1 << 63
+    status, session = ucx_ops.open({"tls": "posix,self"})
+    assert status == Status.OK
+    for length in (1 << 62, allocatable_bytes() + (1 << 30)):
+        assert ucx_ops.allocate_region(session, length, "dram", 0)[0] == Status.NO_RESOURCE
+    assert "are free here" in ucx_ops.last_error(session)
+    assert ucx_ops.close(session) == Status.OK
 
 
 def test_what_correctness_needs_cannot_be_changed_from_outside(

@@ -36,6 +36,7 @@ from kvxfer_ucx.blob import (
     PeerBlob,
 )
 from kvxfer_ucx.fence import Facts, is_driven_by_target, worker_is_proof
+from kvxfer_ucx.room import allocatable_bytes
 from kvxfer_ucx.settings import Settings
 
 NOTIFICATION_BYTES_MAX: Final = 65536
@@ -187,6 +188,9 @@ class Session:
             raise Refused(Status.OP_INVALID, f"{kind!r} of device {device}: 'dram' of device 0")
         if not 0 < size < _ADDRESS_STOP:
             raise Refused(Status.OP_INVALID, f"length = {size}: from 1 to 2**64 - 1 bytes")
+        room = allocatable_bytes()
+        if size > room:
+            raise Refused(Status.NO_RESOURCE, f"length = {size} bytes: {room} are free here")
         return self._add_region(Memory(base=0, length=size), False)
 
     def _add_region(self, memory: Memory, is_cuda: bool) -> tuple[int, int]:
@@ -362,9 +366,8 @@ class Session:
     def cancel(self, request: int) -> None:
         if index(request) not in self._kept:
             raise Refused(Status.OP_INVALID, f"request = {request}: unknown, or has ended")
-        status = self._lib.kvu_cancel(self._pointer, request)
-        if status != 0:
-            raise Refused(Status(status), self._words())
+        # One that has ended and was not polled yet is past cancelling, and still open.
+        self._lib.kvu_cancel(self._pointer, request)
 
     # Progress.
 

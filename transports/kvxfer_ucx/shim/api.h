@@ -56,6 +56,7 @@ int kvu_post(kvu_session *s, kvu_peer *p, uint64_t request, int write, size_t co
              const uint64_t *local, const uint64_t *remote, const uint64_t *length,
              const char *note, size_t note_size);
 int kvu_notify(kvu_session *s, kvu_peer *p, const char *note, size_t note_size);
+/* 0, or OP_INVALID where no such request is under way any more. */
 int kvu_cancel(kvu_session *s, uint64_t request);
 
 /* What came. Both drive progress. `records` are kvxfer.transport.ops.COMPLETION. */

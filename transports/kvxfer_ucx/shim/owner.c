@@ -151,8 +151,6 @@ int kvu_cancel(kvu_session *s, uint64_t request)
             }
     turned_by_owner(s);
     unlock_engine(s);
-    if (status != OK)
-        say(s, "request = %llu: unknown, or has ended", (unsigned long long)request);
     return status;
 }
 
