@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
-from kvxfer.transport.ops import U64, Memory, TransportOps
+from kvxfer.transport.ops import U64, Direction, Memory, Strided, TransportOps
 from kvxfer.transport.stubs import stub_ops
 from kvxfer_ucx.session import CAPS, Refused, Session
 
@@ -137,6 +137,12 @@ def _post_read(
     return _call(session, 0, Session.post, False, peer, (local, remote, length), notify)
 
 
+def _post_strided(
+    session: int, peer: int, direction: Direction, columns: Strided, notify: bytes | None
+) -> tuple[Status, int]:
+    return _call(session, 0, Session.post_strided, peer, direction, columns, notify)
+
+
 def _cancel(session: int, request: int) -> Status:
     return _call(session, None, Session.cancel, request)[0]
 
@@ -192,6 +198,7 @@ OPS: Final[TransportOps] = attrs.evolve(
     fence_peer=_fence_peer,
     post_write=_post_write,
     post_read=_post_read,
+    post_strided=_post_strided,
     cancel=_cancel,
     poll=_poll,
     send_notification=_send_notification,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 _SHARED: Final = "/dev/shm"
+_FREE: Final = "MemAvailable:"
 
 
 def allocatable_bytes(meminfo: Path = Path("/proc/meminfo"), shared: str = _SHARED) -> int:
@@ -22,7 +23,6 @@ def allocatable_bytes(meminfo: Path = Path("/proc/meminfo"), shared: str = _SHAR
         found = os.statvfs(shared)
         bounds.append(found.f_bavail * found.f_frsize)
     with suppress(OSError, ValueError):
-        for line in meminfo.read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("MemAvailable:"):
-                bounds.append(int(line.split()[1]) * 1024)
+        lines = meminfo.read_text(encoding="ascii", errors="replace").splitlines()
+        bounds += [int(line.split()[1]) * 1024 for line in lines if line.startswith(_FREE)]
     return min(bounds)

@@ -24,8 +24,8 @@ from kvxfer.errors import BadValue, RemoteFault
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
 from kvxfer.transport.liveness import Whereabouts, own_identity, process_is_gone, whereabouts
-from kvxfer.transport.ops import COMPLETION, U64, Memory
-from kvxfer.transport.ranges import column_fault
+from kvxfer.transport.ops import COMPLETION, U64, Direction, Memory, Strided
+from kvxfer.transport.ranges import column_fault, expand_strided, strided_fault
 from kvxfer_ucx.binding import TEXT_BYTES, Shim, load_shim
 from kvxfer_ucx.blob import (
     ADDRESS_BYTES_MAX,
@@ -50,6 +50,7 @@ CAPS: Final = (
     | Caps.FENCE_PEER
     | Caps.WAKEUP_FD
     | Caps.CANCEL
+    | Caps.STRIDED
     | Caps.ALLOCATE
     | Caps.MEM_DRAM
     | Caps.THREAD_ONE_OWNER
@@ -353,6 +354,15 @@ class Session:
             raise Refused(Status(status), self._words())
         self._kept[request] = (kept, self._memories)
         return request
+
+    def post_strided(
+        self, peer: int, direction: Direction, columns: Strided, notify: bytes | None
+    ) -> int:
+        fault = strided_fault(columns)
+        if fault:
+            raise Refused(Status.OP_INVALID, fault)
+        write = Direction(direction) is Direction.WRITE
+        return self.post(write, peer, expand_strided(columns), notify)
 
     def send_notification(self, peer: int, payload: bytes) -> None:
         fault = "payload is None" if payload is None else _notification_fault(payload)

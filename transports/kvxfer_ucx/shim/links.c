@@ -11,7 +11,7 @@ static void peer_stop(kvu_peer *p, int why, const char *text)
     if (p->stop == RUNS)
         snprintf(p->reason, sizeof p->reason, "%s", text);
     p->stop = why;
-    p->close_at = now_ns() + (why == FAILED ? 0 : GRACE_NS);
+    p->close_at = now_ns() + GRACE_NS;
 }
 
 static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
@@ -102,7 +102,9 @@ static void peer_wind_down(kvu_peer *p)
             p->close_at = now + BYE_NS; /* time for the message to leave */
     }
     int answered = p->stop == FENCING && p->quiet && idle;
-    if (now >= p->close_at || answered)
+    /* Closing by force while writes over tcp are under way has crashed UCX: what the other side
+     * or the system has ended already ends them too, so that is waited for, within bounds. */
+    if (now >= p->close_at || answered || (idle && p->stop == FAILED))
         close_endpoint(p);
     look_at_close(p);
     int proof = p->worker_is_proof || p->quiet || p->gone;

@@ -106,7 +106,6 @@ static void process_ended(kvu_session *s, uint64_t handle)
             stop_watching(p, &p->pid_fd);
             p->gone = 1;
             peer_stop(p, FAILED, "its process runs no more");
-            p->close_at = 0;
         }
 }
 
