@@ -13,6 +13,7 @@ import sys
 import click
 
 from kvxfer.cli.bench_core import core_command
+from kvxfer.cli.bench_transport import bench_transport
 
 
 @click.group("bench")
@@ -64,3 +65,6 @@ def bench_layout(ctx: click.Context, /, rounds: int, seed: int, only: str, as_js
     )
     if as_json:
         click.echo(json.dumps(report.to_plain()))
+
+
+bench_group.add_command(bench_transport)
