@@ -99,6 +99,8 @@ class Side:
         self.records = np.zeros(64, dtype=COMPLETION)
         self._make_buffer = endpoint.memory_factory or make_buffer
         self._view = endpoint.view
+        self.readable = endpoint.readable
+        """Whether a descriptor of this end is readable."""
         self._columns: dict[int, Any] = {}
         """Rule 9: the caller keeps columns until their request has ended."""
 
