@@ -22,8 +22,10 @@ class Limits:
     blocks_per_grant_max: int = 1 << 20
     groups_max: int = 64
     layers_max: int = 4096
-    parts_per_edge_max: int = 64
-    """This version has one part per cache group on an edge."""
+    parts_per_edge_max: int = 1024
+    """A finer grid is widened until the parts of a grant fit (spec section 6.4)."""
+    parts_parked_max: int = 1 << 20
+    """Parts of all grants that a producer holds."""
     ranks_per_engine_max: int = 4096
     blob_bytes_max: int = 1 << 20
 
@@ -58,6 +60,9 @@ class Timings:
     """Consumer: unanswered renewals after which the producer counts as silent."""
     grant_lease_ms: int = 30_000
     """Producer: how long a parked grant is kept without renewal."""
+    lease_margin_ms: int = 1_000
+    """Consumer that reads: how much earlier than its producer it takes a lease for over; more
+    than two clocks drift apart in one lease."""
     drain_ms: int = 5_000
     """Consumer: how long a CANCEL may stay unanswered before the fence is tried."""
     fence_retry_ms: int = 1_000

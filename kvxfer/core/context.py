@@ -12,7 +12,16 @@ from collections import Counter, deque
 import attrs
 
 from kvxfer.core.effects import Dial, DropLink, Effect, Fence, Send, Trace
-from kvxfer.core.ids import AttemptKey, Incarnation, LinkId, Peer, PeerKey, Reason
+from kvxfer.core.ids import (
+    NO_FEATURES,
+    AttemptKey,
+    Feature,
+    Incarnation,
+    LinkId,
+    Peer,
+    PeerKey,
+    Reason,
+)
 from kvxfer.core.messages import Header, TransferMessage
 from kvxfer.core.timers import Timers
 from kvxfer.limits import Limits, Timings
@@ -27,6 +36,10 @@ class Link:
     dialled: bool
     ranks: tuple[int, ...]
     heard_ms: int
+    features: Feature = NO_FEATURES
+    """What both ends have."""
+    draining: bool = False
+    """The producer at the other end takes no new grant."""
 
 
 @attrs.define(kw_only=True)
@@ -40,6 +53,8 @@ class Context:
     now_ms: int = 0
     closing: bool = False
     """Shutting down: what is asked from now on is refused (P1)."""
+    draining: bool = False
+    """Nothing new is taken in; what is there is finished."""
     out: list[Effect] = attrs.field(factory=list)
     timers: Timers = attrs.field(factory=Timers)
     counters: Counter[str] = attrs.field(factory=Counter)
@@ -80,9 +95,7 @@ class Context:
 
     def remove_link(self, link_id: LinkId, reason: Reason) -> None:
         """Forget a link that is gone already, and queue its loss for the machines."""
-        link = self.links.pop(link_id, None)
-        if link is None:
-            return
+        link = self.links.pop(link_id)
         del self._by_peer[link.peer.key, link.dialled]
         self.lost.append((link, reason))
 
@@ -108,8 +121,10 @@ class Context:
         `again`: a retry is about links that have ended; one that is up now carried none of it.
         """
         if not again:
-            for link in [k for k in self.links.values() if k.peer == peer]:
-                self.drop_link(link.id, reason)
+            for dialled in (True, False):
+                link = self.link_to(peer.key, dialled=dialled)
+                if link is not None and link.peer == peer:
+                    self.drop_link(link.id, reason)
         if peer not in self.fences:
             self.fences.add(peer)
             self.emit(Fence(peer=peer))

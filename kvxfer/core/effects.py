@@ -10,7 +10,7 @@ from __future__ import annotations
 import attrs
 
 from kvxfer.core.ids import Attempt, LinkId, OpId, Part, Peer, PeerKey, Reason, TransferId
-from kvxfer.core.messages import Grant, Message
+from kvxfer.core.messages import Grant, Message, Offer
 
 
 @attrs.frozen(kw_only=True)
@@ -68,7 +68,9 @@ class Post:
     grant: Grant
     part: Part
     tag: str
-    """The engine's own name for the offer."""
+    """The engine's own name for the offer, or in pull for the registration."""
+    offer: Offer | None = None
+    """Pull: the OFFER whose tables are to be read. None: a write into the tables of `grant`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -115,6 +117,11 @@ class TellUnsent:
 
 
 @attrs.frozen(kw_only=True)
+class TellDrained:
+    """Every table is empty, and nothing new is taken in."""
+
+
+@attrs.frozen(kw_only=True)
 class Trace:
     """A named step of a transfer, for timelines and transcripts."""
 
@@ -136,5 +143,6 @@ Effect = (
     | TellLetGo
     | TellSent
     | TellUnsent
+    | TellDrained
     | Trace
 )

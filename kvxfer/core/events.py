@@ -9,7 +9,16 @@ from __future__ import annotations
 
 import attrs
 
-from kvxfer.core.ids import Attempt, OpId, Part, Peer, PeerKey, Reason, TransferId
+from kvxfer.core.ids import (
+    Attempt,
+    Initiator,
+    OpId,
+    Part,
+    Peer,
+    PeerKey,
+    Reason,
+    TransferId,
+)
 from kvxfer.core.messages import BlockRuns
 
 
@@ -30,6 +39,7 @@ class Register:
     """The engine wants a transfer from all of `producers`.
 
     `silent`: nobody waits for it; it only tells the producers that nothing is needed.
+    `initiator`: who moves the bytes: the producers write, or this side reads.
     """
 
     transfer_id: TransferId
@@ -39,11 +49,15 @@ class Register:
     tag: str = ""
     """The engine's own name for the request, echoed in every Tell about it."""
     silent: bool = False
+    initiator: Initiator = Initiator.PRODUCER
 
 
 @attrs.frozen(kw_only=True)
 class EdgePlan:
-    """What one producer must write for one attempt: the answer to `Resolve`."""
+    """What must come from one producer for one attempt: the answer to `Resolve`.
+
+    `tables`: the blocks to write into; in pull they stay here and may be empty.
+    """
 
     peer: PeerKey
     parts: tuple[Part, ...]
@@ -91,13 +105,38 @@ class Expect:
 
 @attrs.frozen(kw_only=True)
 class Offer:
-    """Tokens [0, token_count) are final and pinned here."""
+    """Tokens [0, token_count) are final and pinned here.
+
+    `sealed`: no more will come; else `Grow` follows, and the engine keeps all the
+    blocks of the prefill pinned from now on. `tables`: this side's blocks, for
+    consumers that read. `lease_ms` runs from the seal.
+    """
 
     transfer_id: TransferId
     token_count: int
     digest: bytes
     lease_ms: int
     tag: str = ""
+    sealed: bool = True
+    tables: tuple[BlockRuns, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Grow:
+    """More of an offer that is not sealed is final: tokens [0, token_count).
+
+    Beyond them, of tokens below `token_ahead`, the first `layers_final` layers of
+    each group are final, in this peer's own order. A `Grow` of an offer that has
+    ended is ignored: it can revive nothing.
+    """
+
+    transfer_id: TransferId
+    token_count: int
+    sealed: bool
+    tag: str = ""
+    tables: tuple[BlockRuns, ...] = ()
+    token_ahead: int = 0
+    layers_final: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -109,6 +148,16 @@ class Withdraw:
     tag: str = ""
 
 
+# --- the whole agent ---
+
+
+@attrs.frozen(kw_only=True)
+class Drain:
+    """Take nothing new, finish what is there; `TellDrained` follows once all tables are empty."""
+
+    reason: Reason = Reason.DRAINING
+
+
 # --- transport ---
 
 
@@ -116,8 +165,10 @@ class Withdraw:
 class OpEnded:
     """A posted part has ended: all its operations are terminal on this side.
 
-    `done`: every byte arrived and the notification went out. `quiet`: no
-    operation of it can touch the consumer's memory any more.
+    `done`: every byte arrived and, in push, the notification went out. `quiet`: no
+    operation of it can touch the consumer's memory any more. In pull the time at
+    which this is handled must be taken after the transport told of the end: it
+    decides whether what was read still counts.
     """
 
     op: OpId
@@ -150,7 +201,9 @@ Event = (
     | CancelRegistration
     | Expect
     | Offer
+    | Grow
     | Withdraw
+    | Drain
     | OpEnded
     | OpNotPosted
     | FenceResult

@@ -13,7 +13,16 @@ from typing import assert_never
 
 import attrs
 
-from kvxfer.core.ids import Incarnation, Peer, PeerKey, Reason, Role
+from kvxfer.core.ids import (
+    FEATURES,
+    NO_FEATURES,
+    Feature,
+    Incarnation,
+    Peer,
+    PeerKey,
+    Reason,
+    Role,
+)
 from kvxfer.core.messages import (
     VERSION_MAX,
     VERSION_MIN,
@@ -26,9 +35,6 @@ from kvxfer.core.messages import (
     Welcome,
 )
 from kvxfer.core.tables import LINK, LinkAction, LinkEvent, LinkState
-
-FEATURES = 0
-"""Feature bits of this version; none is defined yet."""
 
 
 class Refusal(Exception):
@@ -48,6 +54,8 @@ class Identity:
     rank: int
     incarnation: Incarnation
     role: Role
+    features: Feature = FEATURES
+    """What this side takes part in beyond the base."""
 
 
 @attrs.frozen(kw_only=True)
@@ -74,6 +82,8 @@ class Handshake:
     peer: Peer | None = None
     version: int = 0
     ranks: tuple[int, ...] = ()
+    features: Feature = NO_FEATURES
+    """What both sides have; bits that this side does not know are nothing to it."""
     reason: Reason = Reason.NONE
     detail: str = ""
 
@@ -164,7 +174,7 @@ class Handshake:
             rank=self.me.rank,
             incarnation=self.me.incarnation,
             role=self.me.role,
-            features=FEATURES,
+            features=int(self.me.features),
             expected_engine_id=self.dialled.engine_id,
             expected_rank=self.dialled.rank,
         )
@@ -176,7 +186,7 @@ class Handshake:
             rank=self.me.rank,
             incarnation=self.me.incarnation,
             role=self.me.role,
-            features=FEATURES,
+            features=int(self.me.features),
         )
 
     def _check_hello(self, hello: Hello) -> None:
@@ -196,6 +206,7 @@ class Handshake:
         if hello.incarnation == self.me.incarnation:
             raise Refusal(Reason.WRONG_PEER, "dialled itself")
         self.version = version
+        self.features = self.me.features & Feature(hello.features & int(FEATURES))
         self.peer = Peer(PeerKey(hello.engine_id, hello.rank), hello.incarnation)
 
     def _check_welcome(self, welcome: Welcome) -> None:
@@ -207,6 +218,7 @@ class Handshake:
         if not welcome.role & Role.PRODUCER:
             raise Refusal(Reason.ROLE_MISMATCH, "the peer is no producer")
         self.version = welcome.version
+        self.features = self.me.features & Feature(welcome.features & int(FEATURES))
         self.peer = Peer(key, welcome.incarnation)
 
     def _take_description(self, theirs: Describe) -> None:

@@ -7,7 +7,7 @@ here is ever matched by prefix, suffix or position (E3).
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import NewType
 
 import attrs
@@ -34,6 +34,34 @@ class Role(IntEnum):
     PRODUCER = 1
     CONSUMER = 2
     BOTH = 3
+
+
+class Initiator(IntEnum):
+    """Who posts the one-sided operations of a transfer; a role on it, not on an engine.
+
+    PRODUCER is push (it writes), CONSUMER is pull (it reads). Spec section 5.9.
+    """
+
+    PRODUCER = 1
+    CONSUMER = 2
+
+
+class Feature(IntFlag):
+    """What a peer can take part in beyond the base of its version (spec section 4.5).
+
+    A feature is used on a link only where both ends have its bit.
+    """
+
+    STREAMING = 1
+    PULL = 2
+    DRAIN = 4
+    LAYER_RANGES = 8
+
+
+FEATURES = Feature.STREAMING | Feature.PULL | Feature.DRAIN | Feature.LAYER_RANGES
+"""All that this version has."""
+
+NO_FEATURES = Feature(0)
 
 
 class Reason(IntEnum):
@@ -68,6 +96,8 @@ class Reason(IntEnum):
     ROLE_MISMATCH = 23
     PARTS_MISMATCH = 24
     NEW_INCARNATION = 25
+    UNSUPPORTED = 26
+    DRAINING = 27
     UNREGISTERED = 65535
     """Stands for a number that this version does not know. Never sent."""
 
@@ -93,13 +123,17 @@ class Part:
     """One named unit of completion on one edge (D1).
 
     A part is a box: tokens [token_start, token_stop) of cache group `group`, in
-    the layers that the two ends of the edge share, written by `producer_rank`.
+    the layers that the two ends of the edge share, held by `producer_rank`. Where
+    `layer_stop` is not 0, only in those at the positions [layer_start, layer_stop)
+    of the producer's own list of layers of that group (spec section 6.4).
     """
 
     producer_rank: int
     group: int
     token_start: int
     token_stop: int
+    layer_start: int = 0
+    layer_stop: int = 0
 
 
 @attrs.frozen

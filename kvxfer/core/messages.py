@@ -13,7 +13,16 @@ from enum import IntEnum
 
 import attrs
 
-from kvxfer.core.ids import Attempt, AttemptKey, Incarnation, Part, Reason, Role, TransferId
+from kvxfer.core.ids import (
+    Attempt,
+    AttemptKey,
+    Incarnation,
+    Initiator,
+    Part,
+    Reason,
+    Role,
+    TransferId,
+)
 
 MAGIC = b"kvxfer"
 VERSION_MIN = 1
@@ -37,7 +46,6 @@ class MessageType(IntEnum):
     DONE = 32
     FAILED = 33
     NEVER_POSTED = 34
-    # Reserved for pull, streaming and drain; specified in a later minor version.
     OFFER = 48
     RELEASE = 49
     DRAIN = 50
@@ -115,17 +123,27 @@ class Describe:
     """What a peer's memory looks like and how the transport reaches it.
 
     `shard` is the layout descriptor in its plain form (spec section 7), `blob`
-    belongs to the transport named `transport`.
+    belongs to the transport named `transport`. `part_tokens` and `part_layers` are
+    the grid on which a producer's parts are cut; 0: not cut (spec section 6.4).
     """
 
     transport: str
     blob: bytes
     shard: bytes
+    part_tokens: int = 0
+    part_layers: int = 0
 
 
 @attrs.frozen(kw_only=True)
 class Bye:
     """Announces an orderly end of the link."""
+
+    reason: Reason
+
+
+@attrs.frozen(kw_only=True)
+class Drain:
+    """Producer to consumer: no new grant is taken here; those held are finished."""
 
     reason: Reason
 
@@ -149,7 +167,11 @@ class Header:
 
 @attrs.frozen(kw_only=True)
 class Grant:
-    """Consumer to producer: permission to write `parts` into the named blocks, for one attempt."""
+    """Consumer to producer: `parts` are wanted, for one attempt.
+
+    Where the producer is the initiator: permission to write them into the blocks of
+    `tables`. Where the consumer is: the wish to read them; then there are no tables.
+    """
 
     header: Header
     digest: bytes
@@ -157,26 +179,62 @@ class Grant:
     lease_ms: int
     parts: tuple[Part, ...]
     tables: tuple[BlockRuns, ...]
+    initiator: Initiator = Initiator.PRODUCER
 
 
 @attrs.frozen(kw_only=True)
 class GrantAck:
-    """Producer to consumer: the attempt is held here. Answers GRANT and RENEW."""
+    """Producer to consumer: the attempt is held here for `lease_ms` more. Answers GRANT, RENEW.
+
+    `serial` is that of the RENEW it answers, 0 for a GRANT.
+    """
 
     header: Header
+    serial: int = 0
+    lease_ms: int = 0
 
 
 @attrs.frozen(kw_only=True)
 class Renew:
-    """Consumer to producer: the attempt is still wanted for `lease_ms` more."""
+    """Consumer to producer: the attempt is still wanted for `lease_ms` more.
+
+    `serial` goes up by one with each RENEW, but one that repeats an unanswered one
+    has its serial.
+    """
 
     header: Header
     lease_ms: int
+    serial: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Offer:
+    """Producer to consumer, in pull: `parts` are final, in the producer's blocks of `tables`."""
+
+    header: Header
+    parts: tuple[Part, ...]
+    tables: tuple[BlockRuns, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Release:
+    """Consumer to producer, in pull: none of my operations of this attempt is or will be in flight.
+
+    `landed`: every part that this producer was asked for has been read.
+    """
+
+    header: Header
+    landed: bool
+    reason: Reason
 
 
 @attrs.frozen(kw_only=True)
 class Gone:
-    """Producer to consumer: not held here; nothing of this attempt is or will be in flight."""
+    """Producer to consumer: not served here any more.
+
+    In push: nothing of this attempt is or will be in flight. In pull: what has not
+    been read may not be read; RELEASE is awaited where something was offered.
+    """
 
     header: Header
     reason: Reason
@@ -225,5 +283,7 @@ class NeverPosted:
 
 
 HandshakeMessage = Hello | Welcome | Refuse | Describe
-TransferMessage = Grant | GrantAck | Renew | Gone | Cancel | Cancelled | Done | Failed | NeverPosted
-Message = HandshakeMessage | Bye | TransferMessage
+ToProducer = Grant | Renew | Cancel | Release
+ToConsumer = GrantAck | Gone | Cancelled | Offer | Done | Failed | NeverPosted
+TransferMessage = ToProducer | ToConsumer
+Message = HandshakeMessage | Bye | Drain | TransferMessage

@@ -1,9 +1,10 @@
-"""The producer half: sources, and what each consumer may have of them.
+"""The producer half: sources, and who may have them.
 
 Owns what P knows of each transfer it prefills: SOURCE (may the engine reuse the
-blocks) and one SEND per consumer attempt. Knows no layout and posts nothing
-itself. Invariants: B1 (pinned until every operation ended), B2 (checked at the
-moment of posting, `claim`), C1 (every part is told of), A3, E1-E3.
+blocks), and the pairing of sources with the attempts of consumers, which
+`senders.py` (push) or `lenders.py` (pull) moves. Knows no layout and posts
+nothing itself. Invariants: B1 (pinned until every operation ended), A3, E1-E3;
+what hangs on one link is found without looking at any other.
 """
 
 from __future__ import annotations
@@ -12,36 +13,39 @@ from typing import assert_never
 
 import attrs
 
+from kvxfer.core.attempts import Attempts
 from kvxfer.core.context import Context, Link
-from kvxfer.core.effects import Post, StopOp, TellSent, TellUnsent
-from kvxfer.core.events import Expect, Offer, OpEnded, OpNotPosted, Withdraw
+from kvxfer.core.effects import TellSent, TellUnsent
+from kvxfer.core.events import Expect, Grow, Offer, Withdraw
 from kvxfer.core.ids import (
     Attempt,
     AttemptKey,
-    OpId,
-    Part,
+    Feature,
+    Initiator,
     Peer,
     PeerKey,
     Reason,
     TransferId,
 )
+from kvxfer.core.lenders import Lenders
 from kvxfer.core.memory import AttemptMemory
 from kvxfer.core.messages import (
     Cancel,
     Cancelled,
-    Failed,
     Gone,
     Grant,
     GrantAck,
-    NeverPosted,
+    Release,
     Renew,
+    ToProducer,
 )
-from kvxfer.core.sends import Op, OpPhase, Send, Source
+from kvxfer.core.operations import Operations
+from kvxfer.core.senders import Senders
+from kvxfer.core.sends import AnyServed, Loan, Send, Source
+from kvxfer.core.serving import ServingMoves
 from kvxfer.core.tables import (
-    SEND,
     SOURCE,
-    SendAction,
-    SendEvent,
+    LoanState,
     SendState,
     SourceAction,
     SourceEvent,
@@ -49,23 +53,23 @@ from kvxfer.core.tables import (
 )
 from kvxfer.core.timers import GrantTimer, OfferTimer
 
-ProducerMessage = Grant | Renew | Cancel
-
 
 @attrs.define
 class Producer:
-    """All sources and sends of one agent."""
+    """All sources of one agent, and all attempts of consumers at them."""
 
     ctx: Context
+    operations: Operations
     sources: dict[TransferId, Source] = attrs.field(factory=dict)
-    sends: dict[tuple[Peer, AttemptKey], Send] = attrs.field(factory=dict)
-    ops: dict[OpId, Op] = attrs.field(factory=dict)
-    _by_transfer: dict[TransferId, list[Send]] = attrs.field(factory=dict)
-    _last_op: int = 0
+    attempts: Attempts = attrs.field(factory=Attempts)
+    senders: Senders = attrs.field(init=False)
+    lenders: Lenders = attrs.field(init=False)
     memory: AttemptMemory = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.memory = AttemptMemory(self.ctx)
+        self.senders = Senders(self.ctx, self, self.operations)
+        self.lenders = Lenders(self.ctx, self)
 
     # --- from the engine ---
 
@@ -84,7 +88,7 @@ class Producer:
         source = self.sources[transfer_id] = Source(transfer_id=transfer_id)
         reason = self.memory.take_unwanted(transfer_id)
         if reason is not None:
-            self._fire_source(source, SourceEvent.CONSUMER_ENDED, reason)
+            self._fire(source, SourceEvent.CONSUMER_ENDED, reason)
         return source
 
     def offer(self, event: Offer) -> None:
@@ -102,11 +106,32 @@ class Producer:
             return
         self.ctx.counters["offered"] += 1
         source.tag = event.tag
-        source.token_count = event.token_count
         source.digest = event.digest
-        self.ctx.timers.set(OfferTimer(event.transfer_id), self.ctx.now_ms + event.lease_ms)
-        self._trace(event.transfer_id, "offered")
-        self._fire_source(source, SourceEvent.OFFER, Reason.CANCELLED_BY_CONSUMER)
+        source.lease_ms = event.lease_ms
+        self.ctx.trace(AttemptKey(event.transfer_id, Attempt(0)), "offered")
+        self._advance(source, event, SourceEvent.STREAM)
+        if self.ctx.draining:
+            self._end_unwanted(source)
+
+    def grow(self, event: Grow) -> None:
+        source = self.sources.get(event.transfer_id)
+        if source is None or source.state is not SourceState.STREAMING or source.tag != event.tag:
+            # It has ended meanwhile, and the engine is told or will be: nothing is revived.
+            self.ctx.counters["late_offers"] += 1
+            return
+        # What was final stays final.
+        source.token_ahead = max(source.token_ahead, event.token_ahead)
+        source.layers_final = event.layers_final
+        self._advance(source, event, SourceEvent.GROW)
+
+    def _advance(self, source: Source, event: Offer | Grow, unsealed: SourceEvent) -> None:
+        source.token_count = max(source.token_count, event.token_count)
+        source.tables = event.tables
+        source.sealed = event.sealed
+        if event.sealed and not source.all_came():
+            self.ctx.timers.set(OfferTimer(source.transfer_id), self.ctx.now_ms + source.lease_ms)
+        kind = SourceEvent.OFFER if event.sealed else unsealed
+        self._fire(source, kind, Reason.CANCELLED_BY_CONSUMER)
 
     def _refuse(self, event: Offer, reason: Reason) -> None:
         self.ctx.counters["refused"] += 1
@@ -116,7 +141,7 @@ class Producer:
         source = self.sources.get(event.transfer_id)
         if source is not None:
             if event.tag in ("", source.tag):
-                self._fire_source(source, SourceEvent.WITHDRAW, event.reason)
+                self._fire(source, SourceEvent.WITHDRAW, event.reason)
             else:
                 # A second request under a name in use was aborted: not the one that holds it.
                 self.ctx.counters["refused"] += 1
@@ -124,32 +149,42 @@ class Producer:
         # The prefill was aborted before anybody announced it: whoever waits is told.
         self.memory.take_unwanted(event.transfer_id)
         self.memory.note_ended(event.transfer_id, event.reason)
-        for send in self._of_transfer(event.transfer_id):
-            self._fire_send(send, SendEvent.STOP, event.reason)
+        self._stop_all(event.transfer_id, event.reason)
 
     def withdraw_all(self, reason: Reason) -> None:
         for source in list(self.sources.values()):
-            self._fire_source(source, SourceEvent.WITHDRAW, reason)
-        for send in list(self.sends.values()):
-            self._fire_send(send, SendEvent.STOP, reason)
+            self._fire(source, SourceEvent.WITHDRAW, reason)
+        for transfer_id in self.attempts.transfers():
+            self._stop_all(transfer_id, reason)
+
+    def drain(self) -> None:
+        """No grant is taken from now on: an offer to which nobody came ends at once."""
+        for source in list(self.sources.values()):
+            self._end_unwanted(source)
+
+    def _end_unwanted(self, source: Source) -> None:
+        if source.open and source.consumers is None:
+            self._fire(source, SourceEvent.WITHDRAW, Reason.DRAINING)
 
     # --- from the consumer ---
 
-    def message(self, link: Link, message: ProducerMessage) -> None:
-        send = self.sends.get((link.peer, message.header.key))
+    def message(self, link: Link, message: ToProducer) -> None:
+        served = self.attempts.live.get((link.peer, message.header.key))
         match message:
             case Grant():
-                self._grant(link, message, send)
+                self._grant(link, message, served)
             case Renew():
-                self._renew(link, message, send)
+                self._renew(link, message, served)
             case Cancel():
-                self._cancel(link, message, send)
+                self._cancel(link, message, served)
+            case Release():
+                self._release(link, message, served)
             case _:
                 assert_never(message)
 
-    def _grant(self, link: Link, grant: Grant, live: Send | None) -> None:
+    def _grant(self, link: Link, grant: Grant, live: AnyServed | None) -> None:
         if live is not None:
-            self.ctx.send(link.id, GrantAck(header=self.ctx.reply(grant.header)))
+            self._acknowledge(live, 0)
             return
         reason = self._refusal(link, grant)
         if reason is not Reason.NONE:
@@ -160,25 +195,32 @@ class Producer:
             return
         self.memory.note(link.peer, grant.header.key)
         self.memory.take_unwanted(grant.header.transfer_id)
-        for older in self._of_transfer(grant.header.transfer_id):
-            if older.peer.key == link.peer.key:
-                older.superseded = True
-                self._fire_send(older, SendEvent.CANCEL, Reason.STALE_ATTEMPT)
-        send = Send(key=grant.header.key, link=link, grant=grant)
-        self.sends[link.peer, send.key] = send
-        self._by_transfer.setdefault(send.key.transfer_id, []).append(send)
-        self.ctx.trace(send.key, "grant parked")
-        self.ctx.send(link.id, GrantAck(header=self.ctx.reply(grant.header)))
-        self._extend(send, grant.lease_ms)
-        source = self.sources.get(send.key.transfer_id)
+        self._supersede(link.peer, grant.header.transfer_id)
+        served = self.attempts.hold(link, grant)
+        self.ctx.trace(served.key, "grant parked")
+        self._extend(served, grant.lease_ms)
+        self._acknowledge(served, 0)
+        source = self.sources.get(served.key.transfer_id)
         if source is not None:
-            self._fire_source(source, SourceEvent.CONSUMER_CAME, Reason.NONE)
-            self._try_match(source, send)
+            self._fire(source, SourceEvent.CONSUMER_CAME, Reason.NONE)
+            self._try_match(source, served)
+
+    def _supersede(self, peer: Peer, transfer_id: TransferId) -> None:
+        """A newer attempt of the same consumer rank ends the older ones; the source stays."""
+        for older in self.attempts.of_transfer(transfer_id):
+            if older.peer.key != peer.key:
+                continue
+            older.superseded = True
+            self._side(older).supersede(older)
 
     def _refusal(self, link: Link, grant: Grant) -> Reason:
         """Why a new grant cannot be taken, or NONE."""
         if self.ctx.closing:
             return Reason.SHUTDOWN
+        if self.ctx.draining and grant.parts:
+            return Reason.DRAINING
+        if grant.initiator is Initiator.CONSUMER and not link.features & Feature.PULL:
+            return Reason.UNSUPPORTED
         tid = grant.header.transfer_id
         seen = self.memory.seen(link.peer, tid)
         if seen is not None and grant.header.attempt <= seen.attempt:
@@ -194,39 +236,65 @@ class Producer:
             return source.reason if source.reason is not Reason.NONE else Reason.UNKNOWN_TRANSFER
         elif source.consumers is not None and link.peer.key not in source.consumers:
             return Reason.ALREADY_IN_USE
-        if len(self.sends) >= self.ctx.limits.grants_parked_max:
+        limits = self.ctx.limits
+        full = self.attempts.parts_held + len(grant.parts) > limits.parts_parked_max
+        if full or len(self.attempts.live) >= limits.grants_parked_max:
             return Reason.TABLE_FULL
         return Reason.NONE
 
-    def _renew(self, link: Link, renew: Renew, send: Send | None) -> None:
+    def _renew(self, link: Link, renew: Renew, served: AnyServed | None) -> None:
         header = self.ctx.reply(renew.header)
-        if send is not None:
-            self._extend(send, renew.lease_ms)
-            self.ctx.send(link.id, GrantAck(header=header))
+        if isinstance(served, Loan) and served.state is LoanState.RECALLED:
+            # A lease that is called back is not lengthened.
+            self.ctx.send(link.id, Gone(header=header, reason=served.reason))
+            return
+        if served is not None:
+            self._extend(served, renew.lease_ms)
+            self._acknowledge(served, renew.serial)
             return
         seen = self.memory.seen(link.peer, renew.header.transfer_id)
         if seen is not None and seen.served and seen.attempt == renew.header.attempt:
             # Its DONE is on the way over the transport; GONE must not overtake it.
-            self.ctx.send(link.id, GrantAck(header=header))
+            self.ctx.send(link.id, GrantAck(header=header, serial=renew.serial))
         elif self.memory.vouches(link.peer, renew.header.key):
             self.ctx.send(link.id, Gone(header=header, reason=Reason.UNKNOWN_TRANSFER))
 
-    def _cancel(self, link: Link, cancel: Cancel, send: Send | None) -> None:
+    def _cancel(self, link: Link, cancel: Cancel, served: AnyServed | None) -> None:
         header = self.ctx.reply(cancel.header)
-        if send is None:
-            # Ended already, or it overtook its grant, which is then refused as stale.
-            seen = self.memory.seen(link.peer, cancel.header.transfer_id)
-            if seen is None or seen.attempt < cancel.header.attempt:
-                self.memory.note(link.peer, cancel.header.key)
-            if self.memory.vouches(link.peer, cancel.header.key):
-                self.ctx.send(link.id, Cancelled(header=header))
-            else:
+        if isinstance(served, Loan):
+            self._fault(link)
+            return
+        if served is not None:
+            served.cancelled = True
+            self.senders.cancel(served, cancel.reason)
+            if served.state is SendState.DRAINING:
                 self.ctx.send(link.id, GrantAck(header=header))
             return
-        send.cancelled = True
-        self._fire_send(send, SendEvent.CANCEL, cancel.reason)
-        if send.state is SendState.DRAINING:
-            self.ctx.send(link.id, GrantAck(header=header))
+        # Ended already, or it overtook its grant, which is then refused as stale.
+        seen = self.memory.seen(link.peer, cancel.header.transfer_id)
+        if seen is None or seen.attempt < cancel.header.attempt:
+            self.memory.note(link.peer, cancel.header.key)
+        vouched = self.memory.vouches(link.peer, cancel.header.key)
+        answer = Cancelled(header=header) if vouched else GrantAck(header=header)
+        self.ctx.send(link.id, answer)
+
+    def _release(self, link: Link, release: Release, served: AnyServed | None) -> None:
+        if isinstance(served, Loan):
+            self.lenders.release(served, release)
+        elif served is not None:
+            self._fault(link)
+        else:
+            self.ctx.counters["late_messages"] += 1
+
+    def _fault(self, link: Link) -> None:
+        """CANCEL ends what this side writes, RELEASE what the consumer reads; never across."""
+        self.ctx.counters["protocol_faults"] += 1
+        self.ctx.drop_link(link.id, Reason.PROTOCOL_ERROR)
+
+    def _acknowledge(self, served: AnyServed, serial: int) -> None:
+        header = self.ctx.header(served.key, served.peer)
+        lease_ms = max(0, served.lease_until_ms - self.ctx.now_ms)
+        self.ctx.send(served.link.id, GrantAck(header=header, serial=serial, lease_ms=lease_ms))
 
     # --- links and timers ---
 
@@ -234,139 +302,122 @@ class Producer:
         self.memory.new_life(link.peer)
 
     def link_lost(self, link: Link, reason: Reason) -> None:
-        for send in [s for s in self.sends.values() if s.link is link]:
-            self._fire_send(send, SendEvent.LINK_LOST, reason)
+        for served in self.attempts.of_link(link.id):
+            self._side(served).link_lost(served, reason)
 
     def grant_lease_over(self, peer: Peer, key: AttemptKey) -> None:
-        send = self.sends.get((peer, key))
-        if send is not None:
-            self._fire_send(send, SendEvent.LEASE_EXPIRED, Reason.GRANT_EXPIRED)
+        served = self.attempts.live[peer, key]
+        self._side(served).lease_over(served)
 
     def offer_lease_over(self, transfer_id: TransferId) -> None:
-        source = self.sources.get(transfer_id)
-        if source is not None:
-            self._fire_source(source, SourceEvent.LEASE_EXPIRED, Reason.OFFER_EXPIRED)
+        self._fire(self.sources[transfer_id], SourceEvent.LEASE_EXPIRED, Reason.OFFER_EXPIRED)
 
-    def _extend(self, send: Send, lease_ms: int) -> None:
+    def _extend(self, served: AnyServed, lease_ms: int) -> None:
         """Renewal only lengthens (J2), and no peer gets more than our own bound."""
         lease_ms = min(lease_ms, self.ctx.timings.grant_lease_ms)
-        send.lease_until_ms = max(send.lease_until_ms, self.ctx.now_ms + lease_ms)
-        if send.state in (SendState.PARKED, SendState.SENDING):
-            self.ctx.timers.set(GrantTimer(send.peer, send.key), send.lease_until_ms)
+        served.lease_until_ms = max(served.lease_until_ms, self.ctx.now_ms + lease_ms)
+        if not isinstance(served, Send) or served.state is not SendState.DRAINING:
+            self.ctx.timers.set(GrantTimer(served.peer, served.key), served.lease_until_ms)
 
-    # --- posting ---
+    # --- pairing ---
 
-    def claim(self, op_id: OpId) -> bool:
-        """The last check, at the moment of posting (B2). False: do not post, forget the op."""
-        op = self.ops.get(op_id)
-        if op is None or op.phase is not OpPhase.QUEUED:
-            return False
-        source = self.sources.get(op.send.key.transfer_id)
-        if op.send.state is not SendState.SENDING or source is None:
-            return False
-        if source.state is not SourceState.OFFERED:
-            return False
-        op.phase = OpPhase.CLAIMED
-        self.ctx.trace(op.send.key, "posted")
-        return True
-
-    def op_ended(self, event: OpEnded) -> None:
-        op = self._take_op(event.op)
-        if op is None:
+    def _try_match(self, source: Source, served: AnyServed) -> None:
+        if not source.open or not served.parked:
             return
-        if event.done:
-            op.send.parts_done.add(op.part)
-            self.ctx.trace(op.send.key, "written")
-        else:
-            self.ctx.send(
-                op.send.link.id,
-                Failed(
-                    header=self.ctx.header(op.send.key, op.send.peer),
-                    part=op.part,
-                    reason=event.reason,
-                    quiet=event.quiet,
-                ),
-            )
-            self._note_failure(op.send, event.reason)
-            if not event.quiet:
-                # Nobody can vouch for the bytes: the consumer must fence, so end the link.
-                self.memory.doubt(op.send.peer, op.send.key)
-                self.ctx.request_fence(op.send.peer, event.reason)
-        self._after_op(op.send)
-
-    def op_not_posted(self, event: OpNotPosted) -> None:
-        op = self._take_op(event.op)
-        if op is None:
-            return
-        self._tell_never_posted(op.send, op.part, event.reason)
-        self._note_failure(op.send, event.reason)
-        self._after_op(op.send)
-
-    def _take_op(self, op_id: OpId) -> Op | None:
-        op = self.ops.pop(op_id, None)
-        if op is None:
-            self.ctx.counters["late_operations"] += 1
-            return None
-        op.send.ops.discard(op_id)
-        return op
-
-    def _note_failure(self, send: Send, reason: Reason) -> None:
-        if send.reason is Reason.NONE:
-            send.reason = reason
-
-    def _after_op(self, send: Send) -> None:
-        if not send.ops:
-            ended = SendEvent.PARTS_ENDED
-            if send.state is SendState.DRAINING:
-                ended = SendEvent.DRAINED
-            self._fire_send(send, ended, send.reason)
-        source = self.sources.get(send.key.transfer_id)
-        if source is not None:
-            self._check_idle(source)
-
-    # --- matching ---
-
-    def _try_match(self, source: Source, send: Send) -> None:
-        if source.state is not SourceState.OFFERED or send.state is not SendState.PARKED:
-            return
-        reason = source.mismatch(send, check_digest=self.ctx.check_digest)
+        reason = source.mismatch(served, check_digest=self.ctx.check_digest)
         if reason is not Reason.NONE:
-            self.ctx.counters["pairs_refused"] += 1
-            self._fire_send(send, SendEvent.REFUSE, reason)
-            if send.peer.key in source.came:
-                # It came before for what is offered here, and now wants something else: with
-                # the lease over, nothing but this would ever end the source.
-                self._fire_source(source, SourceEvent.CONSUMER_ENDED, reason)
+            self._refuse_pair(source, served, reason)
             return
         if source.consumers is None:
-            engine_id = send.peer.key.engine_id
-            source.consumers = frozenset(PeerKey(engine_id, r) for r in send.link.ranks)
-        source.came.add(send.peer.key)
-        if source.came >= source.consumers:
+            engine_id = served.peer.key.engine_id
+            source.consumers = frozenset(PeerKey(engine_id, r) for r in served.link.ranks)
+        source.came.add(served.peer.key)
+        if source.all_came():
             self.ctx.timers.clear(OfferTimer(source.transfer_id))
-        self.ctx.trace(send.key, "matched")
-        self._fire_send(send, SendEvent.MATCH, Reason.NONE)
+        self.ctx.trace(served.key, "matched")
+        self._side(served).match(served)
 
-    # --- machines ---
+    def _refuse_pair(self, source: Source, served: AnyServed, reason: Reason) -> None:
+        self.ctx.counters["pairs_refused"] += 1
+        self._side(served).refuse(served, reason)
+        if served.peer.key in source.came:
+            # It came before for what is offered here, and now wants something else: with
+            # the lease over, nothing but this would ever end the source.
+            self._fire(source, SourceEvent.CONSUMER_ENDED, reason)
 
-    def _fire_source(self, source: Source, event: SourceEvent, reason: Reason) -> None:
+    def _match_all(self, source: Source) -> None:
+        """More is offered: for those who wait for an offer, and those who wait for its rest."""
+        for served in self.attempts.of_transfer(source.transfer_id):
+            if served.parked:
+                self._try_match(source, served)
+            else:
+                self._side(served).grow(served)
+
+    def _stop_all(self, transfer_id: TransferId, reason: Reason) -> None:
+        for served in self.attempts.of_transfer(transfer_id):
+            self._side(served).stop(served, reason)
+
+    # --- what the attempts report ---
+
+    def source_of(self, transfer_id: TransferId) -> Source | None:
+        return self.sources.get(transfer_id)
+
+    def doubt(self, served: AnyServed) -> None:
+        self.memory.doubt(served.peer, served.key)
+
+    def forget(self, served: AnyServed) -> None:
+        """An attempt has ended."""
+        self.ctx.timers.clear(GrantTimer(served.peer, served.key))
+        self.attempts.forget(served)
+        if served.served:
+            self.memory.note(served.peer, served.key, served=True)
+
+    def settle(self, served: AnyServed, *, let_down: bool) -> None:
+        """Tell the source how one consumer's attempt ended."""
+        if served.superseded:
+            return
+        source = self.sources.get(served.key.transfer_id)
+        if source is None:
+            self.memory.note_unwanted(served.key.transfer_id, served.reason)
+            return
+        # What never met the offer, a declining grant among it, leaves nobody to wait for.
+        unmatched = source.consumers is None
+        if unmatched or let_down or not served.served:
+            self._fire(source, SourceEvent.CONSUMER_ENDED, served.reason)
+            return
+        source.served.add(served.peer.key)
+        if source.all_served():
+            self._fire(source, SourceEvent.SERVED, Reason.NONE)
+
+    def check_idle(self, transfer_id: TransferId) -> None:
+        """Let the source go where nothing reads its blocks any more (B1)."""
+        source = self.sources.get(transfer_id)
+        attempts = self.attempts.of_transfer(transfer_id)
+        if source is not None and not any(self._side(one).reads(one) for one in attempts):
+            self._fire(source, SourceEvent.IDLE, source.reason)
+
+    def _side(self, served: AnyServed) -> ServingMoves:
+        return self.lenders if isinstance(served, Loan) else self.senders
+
+    # --- the source ---
+
+    def _fire(self, source: Source, event: SourceEvent, reason: Reason) -> None:
         before = source.state
         cell = SOURCE.fire(before, event)
         source.state = cell.target
         if event is SourceEvent.CONSUMER_CAME and before is SourceState.UNWANTED:
             source.reason = Reason.NONE
         elif source.reason is Reason.NONE and before is not cell.target:
-            source.reason = Reason.NONE if event is SourceEvent.OFFER else reason
+            offered = event in (SourceEvent.OFFER, SourceEvent.STREAM)
+            source.reason = Reason.NONE if offered else reason
         for action in cell.actions:
             match action:
                 case SourceAction.MATCH:
-                    for send in self._of_transfer(source.transfer_id):
-                        self._try_match(source, send)
+                    self._match_all(source)
                 case SourceAction.STOP_SENDS:
-                    for send in self._of_transfer(source.transfer_id):
-                        self._fire_send(send, SendEvent.STOP, source.reason)
+                    self._stop_all(source.transfer_id, source.reason)
                 case SourceAction.CHECK_IDLE:
-                    self._check_idle(source)
+                    self.check_idle(source.transfer_id)
                 case SourceAction.TELL_END:
                     self._tell_end(source, reason)
                 case SourceAction.FORGET:
@@ -374,118 +425,11 @@ class Producer:
                 case _:
                     assert_never(action)
 
-    def _fire_send(self, send: Send, event: SendEvent, reason: Reason) -> None:
-        cell = SEND.fire(send.state, event)
-        send.state = cell.target
-        if event in (SendEvent.REFUSE, SendEvent.STOP, SendEvent.CANCEL, SendEvent.LINK_LOST):
-            self._note_failure(send, reason)
-        if event is SendEvent.LEASE_EXPIRED:
-            self._note_failure(send, Reason.GRANT_EXPIRED)
-        if cell.target is SendState.ENDED and cell.actions:
-            self._end_send(send)
-        for action in cell.actions:
-            match action:
-                case SendAction.QUEUE_PARTS:
-                    self._queue_parts(send)
-                case SendAction.STOP_PARTS:
-                    self._stop_parts(send)
-                case SendAction.FENCE:
-                    # Only operations in flight need it; parked or dropped ones touch nothing.
-                    if send.ops:
-                        self.ctx.request_fence(send.peer, send.reason)
-                case SendAction.TELL_NEVER_POSTED:
-                    for part in send.grant.parts:
-                        self._tell_never_posted(send, part, send.reason)
-                case SendAction.TELL_DRAINED:
-                    self._tell_drained(send)
-                case SendAction.SETTLE:
-                    self._settle(send)
-                case _:
-                    assert_never(action)
-
-    def _end_send(self, send: Send) -> None:
-        self.ctx.timers.clear(GrantTimer(send.peer, send.key))
-        del self.sends[send.peer, send.key]
-        others = self._by_transfer[send.key.transfer_id]
-        others.remove(send)
-        if not others:
-            del self._by_transfer[send.key.transfer_id]
-        if send.served:
-            self.memory.note(send.peer, send.key, served=True)
-
-    def _queue_parts(self, send: Send) -> None:
-        for part in send.grant.parts:
-            self._last_op += 1
-            op_id = OpId(self._last_op)
-            self.ops[op_id] = Op(send, part)
-            send.ops.add(op_id)
-            self.ctx.emit(
-                Post(
-                    op=op_id,
-                    link=send.link.id,
-                    peer=send.peer,
-                    grant=send.grant,
-                    part=part,
-                    tag=self.sources[send.key.transfer_id].tag,
-                )
-            )
-        if not send.ops:
-            self._fire_send(send, SendEvent.PARTS_ENDED, Reason.NONE)
-
-    def _stop_parts(self, send: Send) -> None:
-        for op_id in sorted(send.ops):
-            if self.ops[op_id].phase is OpPhase.CLAIMED:
-                self.ctx.emit(StopOp(op=op_id))
-            else:
-                del self.ops[op_id]
-                send.ops.discard(op_id)
-        if send.ops:
-            # An operation that never ends must not hold the source for ever: fence it.
-            deadline_ms = self.ctx.now_ms + self.ctx.timings.grant_lease_ms
-            self.ctx.timers.set(GrantTimer(send.peer, send.key), deadline_ms)
-        else:
-            self._fire_send(send, SendEvent.DRAINED, send.reason)
-
-    def _settle(self, send: Send) -> None:
-        """Tell the source how one consumer's attempt ended."""
-        if send.superseded:
-            return
-        source = self.sources.get(send.key.transfer_id)
-        if source is None:
-            self.memory.note_unwanted(send.key.transfer_id, send.reason)
-            return
-        # What never met the offer, a declining grant among it, leaves nobody to wait for.
-        unmatched = source.consumers is None
-        if unmatched or not send.served or (send.cancelled and send.grant.parts):
-            self._fire_source(source, SourceEvent.CONSUMER_ENDED, send.reason)
-            return
-        source.served.add(send.peer.key)
-        if source.consumers is not None and source.served >= source.consumers:
-            self._fire_source(source, SourceEvent.SERVED, Reason.NONE)
-
-    def _check_idle(self, source: Source) -> None:
-        sends = self._of_transfer(source.transfer_id)
-        claimed = any(self.ops[op].phase is OpPhase.CLAIMED for send in sends for op in send.ops)
-        if not claimed:
-            self._fire_source(source, SourceEvent.IDLE, source.reason)
-
-    # --- telling ---
-
-    def _tell_never_posted(self, send: Send, part: Part, reason: Reason) -> None:
-        header = self.ctx.header(send.key, send.peer)
-        self.ctx.send(send.link.id, NeverPosted(header=header, part=part, reason=reason))
-
-    def _tell_drained(self, send: Send) -> None:
-        header = self.ctx.header(send.key, send.peer)
-        if send.cancelled:
-            self.ctx.send(send.link.id, Cancelled(header=header))
-        else:
-            self.ctx.send(send.link.id, Gone(header=header, reason=send.reason))
-
     def _tell_end(self, source: Source, reason: Reason) -> None:
-        sent = source.consumers is not None and source.served >= source.consumers
+        sent = source.all_served()
         self.ctx.counters["sent" if sent else "unsent"] += 1
-        self._trace(source.transfer_id, "sent" if sent else "unsent")
+        trace_key = AttemptKey(source.transfer_id, Attempt(0))
+        self.ctx.trace(trace_key, "sent" if sent else "unsent")
         if sent:
             self.ctx.emit(TellSent(transfer_id=source.transfer_id, tag=source.tag))
         else:
@@ -500,9 +444,6 @@ class Producer:
         reason = source.reason if source.reason is not Reason.NONE else Reason.UNKNOWN_TRANSFER
         self.memory.note_ended(source.transfer_id, reason)
 
-    def _trace(self, transfer_id: TransferId, step: str) -> None:
-        self.ctx.trace(AttemptKey(transfer_id, Attempt(0)), step)
-
     # --- views ---
 
     def holds(self, transfer_id: TransferId, tag: str) -> bool:
@@ -510,5 +451,7 @@ class Producer:
         source = self.sources.get(transfer_id)
         return source is not None and source.tag == tag
 
-    def _of_transfer(self, transfer_id: TransferId) -> list[Send]:
-        return list(self._by_transfer.get(transfer_id, ()))
+    @property
+    def sends(self) -> dict[tuple[Peer, AttemptKey], AnyServed]:
+        """Every attempt that is held."""
+        return self.attempts.live

@@ -1,46 +1,29 @@
 """What a producer keeps of each transfer: records, no behaviour.
 
-Owns Source (one transfer whose prefill runs or ran here), Send (one consumer's
-attempt at it) and Op (one part on its way). `producer.py` moves them.
+Owns Source (one transfer whose prefill runs or ran here) and what one consumer's
+attempt at it is: Send where this side writes, Loan where the consumer reads.
+`producer.py`, `senders.py` and `lenders.py` move them.
 """
 
 from __future__ import annotations
-
-from enum import Enum
 
 import attrs
 
 from kvxfer.core.context import Link
 from kvxfer.core.ids import AttemptKey, OpId, Part, Peer, PeerKey, Reason, TransferId
-from kvxfer.core.messages import Grant
-from kvxfer.core.tables import SendState, SourceState
-
-
-class OpPhase(Enum):
-    QUEUED = "queued"
-    CLAIMED = "claimed"
-
-
-@attrs.define
-class Op:
-    """One part on its way. Exists until its end is known."""
-
-    send: Send
-    part: Part
-    phase: OpPhase = OpPhase.QUEUED
+from kvxfer.core.messages import BlockRuns, Grant
+from kvxfer.core.tables import LoanState, SendState, SourceState
 
 
 @attrs.define(kw_only=True, eq=False)
-class Send:
-    """One consumer's attempt."""
+class Served:
+    """One consumer's attempt: what Send and Loan share."""
 
     key: AttemptKey
     link: Link
     grant: Grant
-    state: SendState = SendState.PARKED
-    ops: set[OpId] = attrs.field(factory=set)
-    parts_done: set[Part] = attrs.field(factory=set)
-    cancelled: bool = False
+    waiting: tuple[Part, ...]
+    """Granted parts whose tokens are not final yet."""
     superseded: bool = False
     reason: Reason = Reason.NONE
     lease_until_ms: int = 0
@@ -49,9 +32,49 @@ class Send:
     def peer(self) -> Peer:
         return self.link.peer
 
+    def note_failure(self, reason: Reason) -> None:
+        """The first reason stays."""
+        if self.reason is Reason.NONE:
+            self.reason = reason
+
+
+@attrs.define(kw_only=True, eq=False)
+class Send(Served):
+    """Push: parts are written to the consumer."""
+
+    state: SendState = SendState.PARKED
+    ops: set[OpId] = attrs.field(factory=set)
+    parts_done: set[Part] = attrs.field(factory=set)
+    cancelled: bool = False
+
+    @property
+    def parked(self) -> bool:
+        return self.state is SendState.PARKED
+
     @property
     def served(self) -> bool:
         return self.parts_done == set(self.grant.parts)
+
+
+@attrs.define(kw_only=True, eq=False)
+class Loan(Served):
+    """Pull: the consumer reads."""
+
+    state: LoanState = LoanState.PARKED
+    served: bool = False
+    """The consumer says that it has read every part."""
+
+    @property
+    def parked(self) -> bool:
+        return self.state is LoanState.PARKED
+
+    @property
+    def reads(self) -> bool:
+        """True while the consumer may read the source blocks and count on what it reads."""
+        return self.state in (LoanState.LENT, LoanState.RECALLED)
+
+
+AnyServed = Send | Loan
 
 
 @attrs.define(kw_only=True)
@@ -62,21 +85,44 @@ class Source:
     tag: str = ""
     state: SourceState = SourceState.EXPECTED
     token_count: int = 0
+    token_ahead: int = 0
+    layers_final: int = 0
+    sealed: bool = False
+    lease_ms: int = 0
     digest: bytes = b""
+    tables: tuple[BlockRuns, ...] = ()
     consumers: frozenset[PeerKey] | None = None
     """Whom this transfer serves; fixed by the first attempt that matches (D3, D-07)."""
     came: set[PeerKey] = attrs.field(factory=set)
     served: set[PeerKey] = attrs.field(factory=set)
     reason: Reason = Reason.NONE
 
-    def mismatch(self, send: Send, *, check_digest: bool) -> Reason:
+    @property
+    def open(self) -> bool:
+        """True while operations on the blocks may be begun."""
+        return self.state in (SourceState.STREAMING, SourceState.OFFERED)
+
+    def is_final(self, part: Part) -> bool:
+        """True where every byte of the part is computed."""
+        if part.token_stop <= self.token_count:
+            return True
+        ahead = part.token_stop <= self.token_ahead
+        return ahead and 0 < part.layer_stop <= self.layers_final
+
+    def all_came(self) -> bool:
+        return self.consumers is not None and self.came >= self.consumers
+
+    def all_served(self) -> bool:
+        return self.consumers is not None and self.served >= self.consumers
+
+    def mismatch(self, served: AnyServed, *, check_digest: bool) -> Reason:
         """Why this source cannot serve that attempt, or NONE."""
-        grant = send.grant
+        grant = served.grant
         both = check_digest and grant.digest and self.digest
         if both and grant.digest != self.digest:
             return Reason.DIGEST_MISMATCH
-        if any(part.token_stop > self.token_count for part in grant.parts):
+        if self.sealed and not all(self.is_final(part) for part in grant.parts):
             return Reason.TOKENS_MISSING
-        if self.consumers is not None and send.peer.key not in self.consumers:
+        if self.consumers is not None and served.peer.key not in self.consumers:
             return Reason.ALREADY_IN_USE
         return Reason.NONE

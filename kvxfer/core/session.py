@@ -14,12 +14,14 @@ import attrs
 
 from kvxfer.core.consumer import Consumer
 from kvxfer.core.context import Context, Link
-from kvxfer.core.effects import DropLink, Effect, Send
+from kvxfer.core.effects import DropLink, Effect, Send, TellDrained
 from kvxfer.core.events import (
     CancelRegistration,
+    Drain,
     Event,
     Expect,
     FenceResult,
+    Grow,
     Offer,
     OpEnded,
     OpNotPosted,
@@ -30,24 +32,22 @@ from kvxfer.core.events import (
     Withdraw,
 )
 from kvxfer.core.handshake import Handshake, Identity, Outcome
-from kvxfer.core.ids import LinkId, OpId, Peer, PeerKey, Reason
+from kvxfer.core.ids import Feature, LinkId, OpId, Peer, PeerKey, Reason
 from kvxfer.core.messages import (
     Bye,
-    Cancel,
-    Cancelled,
     Describe,
-    Done,
-    Failed,
-    Gone,
-    Grant,
-    GrantAck,
     Hello,
     Message,
-    NeverPosted,
     Refuse,
-    Renew,
+    ToConsumer,
+    ToProducer,
+    TransferMessage,
     Welcome,
 )
+from kvxfer.core.messages import Drain as DrainMessage
+from kvxfer.core.messages import Offer as OfferMessage
+from kvxfer.core.messages import Release as ReleaseMessage
+from kvxfer.core.operations import Operations
 from kvxfer.core.producer import Producer
 from kvxfer.core.tables import LinkState
 from kvxfer.core.timers import DeadlineTimer, EdgeTimer, GrantTimer, HandshakeTimer, OfferTimer
@@ -71,8 +71,10 @@ class Session:
     accept: Callable[[LinkId, Peer, Describe], tuple[int, ...]]
     check_digest: bool = True
     ctx: Context = attrs.field(init=False)
+    operations: Operations = attrs.field(init=False)
     consumer: Consumer = attrs.field(init=False)
     producer: Producer = attrs.field(init=False)
+    _told_drained: bool = False
     _handshakes: dict[LinkId, Handshake] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -82,8 +84,9 @@ class Session:
             timings=self.timings,
             check_digest=self.check_digest,
         )
-        self.consumer = Consumer(self.ctx)
-        self.producer = Producer(self.ctx)
+        self.operations = Operations(self.ctx)
+        self.consumer = Consumer(self.ctx, self.operations)
+        self.producer = Producer(self.ctx, self.operations)
 
     # --- links ---
 
@@ -151,6 +154,7 @@ class Session:
                     dialled=handshake.dialled is not None,
                     ranks=handshake.ranks,
                     heard_ms=self.ctx.now_ms,
+                    features=handshake.features,
                 )
             )
         if outcome.close:
@@ -181,6 +185,8 @@ class Session:
             self.consumer.link_up(link)
         else:
             self.producer.link_up(link)
+            if self.ctx.draining:
+                self._announce_drain(link)
 
     def _drain_lost(self) -> None:
         while self.ctx.lost:
@@ -192,24 +198,25 @@ class Session:
                 self.producer.link_lost(link, reason)
 
     def _transfer_message(self, link: Link, message: Message) -> None:
-        match message:
-            case Grant() | Renew() | Cancel() if not link.dialled:
-                if self._current(link, message):
-                    self.producer.message(link, message)
-            case GrantAck() | Gone() | Cancelled() | Done() | Failed() | NeverPosted() if (
-                link.dialled
-            ):
-                if self._current(link, message):
-                    self.consumer.message(link, message)
-            case _:
-                self.ctx.counters["protocol_faults"] += 1
-                self.ctx.drop_link(link.id, Reason.PROTOCOL_ERROR)
+        pull_only = isinstance(message, OfferMessage | ReleaseMessage)
+        if pull_only and not link.features & Feature.PULL:
+            self._end_link(link)
+        elif isinstance(message, ToProducer) and not link.dialled:
+            if self._current(link, message):
+                self.producer.message(link, message)
+        elif isinstance(message, ToConsumer) and link.dialled:
+            if self._current(link, message):
+                self.consumer.message(link, message)
+        elif isinstance(message, DrainMessage) and link.dialled:
+            self.consumer.peer_drains(link)
+        else:
+            self._end_link(link)
 
-    def _current(
-        self,
-        link: Link,
-        message: Grant | Renew | Cancel | GrantAck | Gone | Cancelled | Done | Failed | NeverPosted,
-    ) -> bool:
+    def _end_link(self, link: Link) -> None:
+        self.ctx.counters["protocol_faults"] += 1
+        self.ctx.drop_link(link.id, Reason.PROTOCOL_ERROR)
+
+    def _current(self, link: Link, message: TransferMessage) -> bool:
         """False for a message from or for another life of either side (I1)."""
         header = message.header
         if header.sender == link.peer.incarnation and header.receiver == self.me.incarnation:
@@ -237,12 +244,16 @@ class Session:
                 self.producer.expect(event)
             case Offer():
                 self.producer.offer(event)
+            case Grow():
+                self.producer.grow(event)
             case Withdraw():
                 self.producer.withdraw(event)
+            case Drain():
+                self._drain()
             case OpEnded():
-                self.producer.op_ended(event)
+                self.operations.ended(event)
             case OpNotPosted():
-                self.producer.op_not_posted(event)
+                self.operations.not_posted(event)
             case FenceResult():
                 self.ctx.fences.discard(event.peer)
                 self.consumer.fence_result(event)
@@ -257,7 +268,9 @@ class Session:
     def claim(self, op: OpId, now_ms: int) -> bool:
         """Last check before posting (B2)."""
         self.ctx.now_ms = now_ms
-        return self.producer.claim(op)
+        claimed = self.operations.claim(op)
+        self._drain_lost()
+        return claimed
 
     def advance(self, now_ms: int) -> None:
         """Fire every timer whose deadline has come."""
@@ -284,6 +297,9 @@ class Session:
 
     def poll(self) -> list[Effect]:
         """Take the ordered batch of effects since the last call."""
+        if self.ctx.draining and not self._told_drained and not self.live():
+            self._told_drained = True
+            self.ctx.emit(TellDrained())
         batch, self.ctx.out = self.ctx.out, []
         return batch
 
@@ -294,6 +310,20 @@ class Session:
         self.consumer.cancel_all(Reason.SHUTDOWN)
         self.producer.withdraw_all(Reason.SHUTDOWN)
         self._drain_lost()
+
+    def _drain(self) -> None:
+        """Take nothing new, let what is there finish (P1)."""
+        if self.ctx.draining:
+            return
+        self.ctx.draining = True
+        for link in list(self.ctx.links.values()):
+            if not link.dialled:
+                self._announce_drain(link)
+        self.producer.drain()
+
+    def _announce_drain(self, link: Link) -> None:
+        if link.features & Feature.DRAIN:
+            self.ctx.emit(Send(link=link.id, message=DrainMessage(reason=Reason.DRAINING)))
 
     def say_bye(self, reason: Reason) -> None:
         """Tell every peer that this side goes; links end on their side."""
@@ -306,5 +336,5 @@ class Session:
             len(self.consumer.registrations)
             + len(self.producer.sources)
             + len(self.producer.sends)
-            + len(self.producer.ops)
+            + len(self.operations.table)
         )

@@ -30,7 +30,7 @@ class DeadlineTimer:
 
 @attrs.frozen
 class EdgeTimer:
-    """Consumer: renew, ask again, or try the fence again."""
+    """Consumer: renew, ask again, end an operation, or try the fence again."""
 
     key: AttemptKey
     peer: PeerKey
@@ -54,9 +54,16 @@ class OfferTimer:
 TimerKey = HandshakeTimer | DeadlineTimer | EdgeTimer | GrantTimer | OfferTimer
 
 
+SLACK = 64
+"""Dead entries of the heap that are not worth a rebuild."""
+
+
 @attrs.define
 class Timers:
-    """Named one-shot timers. Setting a name again replaces its deadline."""
+    """Named one-shot timers. Setting a name again replaces its deadline.
+
+    Every call is O(log n) amortised; the heap holds at most twice the live timers.
+    """
 
     _heap: list[tuple[int, int, TimerKey]] = attrs.field(factory=list)
     _live: dict[TimerKey, tuple[int, int]] = attrs.field(factory=dict)
@@ -66,6 +73,10 @@ class Timers:
         self._serial += 1
         self._live[key] = (deadline_ms, self._serial)
         heapq.heappush(self._heap, (deadline_ms, self._serial, key))
+        if len(self._heap) > 2 * len(self._live) + SLACK:
+            # Set again or cleared: as many entries are dead as alive, so this costs O(1) each.
+            self._heap = [(at, serial, name) for name, (at, serial) in self._live.items()]
+            heapq.heapify(self._heap)
 
     def clear(self, key: TimerKey) -> None:
         self._live.pop(key, None)

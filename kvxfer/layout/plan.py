@@ -62,8 +62,15 @@ def coalesce(plan: Plan) -> Plan:
     """
     if plan.descriptor_count < 2:
         return plan
-    order = np.argsort(plan.dst, kind="stable")
-    src, dst, length = plan.src[order], plan.dst[order], plan.length[order]
-    joins = (src[1:] == src[:-1] + length[:-1]) & (dst[1:] == dst[:-1] + length[:-1])
-    first = np.concatenate(([0], np.flatnonzero(~joins) + 1))
+    src, dst, length = plan.src, plan.dst, plan.length
+    if not bool((dst[1:] > dst[:-1]).all()):
+        order = np.argsort(dst)
+        src, dst, length = src[order], dst[order], length[order]
+    size = length[:-1]
+    starts = np.ones(length.size, np.bool_)
+    np.not_equal(src[1:] - src[:-1], size, out=starts[1:])
+    starts[1:] |= dst[1:] - dst[:-1] != size
+    if bool(starts.all()):
+        return Plan(src, dst, length)
+    first = np.flatnonzero(starts)
     return Plan(src[first], dst[first], np.add.reduceat(length, first))

@@ -1,14 +1,15 @@
 """Two real sessions and a world that can do anything to what is between them.
 
 Owns a consumer and a producer session, the wires between them, the operations
-posted and the danger they are to memory. Nothing moves unless told to. Knows no
-transport and no layout. Invariant: `Duet` raises `Violation` at the very step
-that breaks A1, A2, B1, B2, C1, C3, D1 or N2, so the last step is the culprit.
+posted (the consumer's own READs in `reading.py`) and the danger they are to
+memory. Nothing moves unless told to. Knows no transport and no layout.
+Invariant: `Duet` raises `Violation` at the very step that breaks a rule of its
+`Books`, so the last step is the culprit.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from typing import assert_never
 
 import attrs
@@ -17,22 +18,22 @@ from kvxfer.core import effects as fx
 from kvxfer.core import events as ev
 from kvxfer.core.handshake import Identity
 from kvxfer.core.ids import (
-    Attempt,
-    AttemptKey,
     Incarnation,
+    Initiator,
     LinkId,
     OpId,
-    Part,
     Peer,
     PeerKey,
     Reason,
     Role,
     TransferId,
 )
-from kvxfer.core.messages import Describe, Done
+from kvxfer.core.messages import Describe, Done, Offer
 from kvxfer.core.session import Session
 from kvxfer.limits import Limits, Timings
 from kvxfer.testing.between import Cable, Posted, Violation
+from kvxfer.testing.books import Books
+from kvxfer.testing.reading import Reading
 from kvxfer.testing.rest import come_to_rest
 
 D_KEY = PeerKey("eng-D", 0)
@@ -40,38 +41,30 @@ P_KEY = PeerKey("eng-P", 0)
 
 
 @attrs.define(eq=False)
-class Duet:
+class Duet(Books):
     """One consumer, one producer (over its lives), any number of transfers."""
 
     timings: Timings = attrs.field(factory=Timings)
     limits: Limits = attrs.field(factory=Limits)
-    parts_per_transfer: int = 2
-    now_ms: int = 0
     consumer: Session = attrs.field(init=False)
     producer: Session = attrs.field(init=False)
     cables: dict[LinkId, Cable] = attrs.field(factory=dict)
     dials: int = 0
     queued: dict[OpId, fx.Post] = attrs.field(factory=dict)
-    posted: dict[OpId, Posted] = attrs.field(factory=dict)
-    danger: dict[tuple[Incarnation, OpId], Posted] = attrs.field(factory=dict)
-    """Operations that may still write into the consumer's memory."""
+    reading: Reading = attrs.field(init=False)
+    draining: set[str] = attrs.field(factory=set)
+    """Sides, "P" and "D", that were told to drain."""
     fences: deque[Peer] = attrs.field(factory=deque)
-    told: list[fx.Effect] = attrs.field(factory=list)
-    let_go: set[AttemptKey] = attrs.field(factory=set)
-    transcript: list[str] = attrs.field(factory=list)
-    parts_landed: set[tuple[AttemptKey, Part]] = attrs.field(factory=set)
-    outcomes: Counter[tuple[str, str]] = attrs.field(factory=Counter)
     restarts: int = 0
     consumer_restarts: int = 0
     cuts: int = 0
     _tags_by: dict[tuple[str, str], list[str]] = attrs.field(factory=dict)
-    registered: set[str] = attrs.field(factory=set)
-    offered: set[str] = attrs.field(factory=set)
     _last_link: int = 0
     _lives: int = 0
     _tags: int = 0
 
     def __attrs_post_init__(self) -> None:
+        self.reading = Reading(self)
         self.consumer = self._session(D_KEY, Incarnation(1000), Role.CONSUMER)
         self.producer = self._session(P_KEY, Incarnation(1), Role.PRODUCER)
         self._lives = 1
@@ -98,31 +91,34 @@ class Duet:
 
     # --- moves of the engines ---
 
-    def register(self, tid: str, *, digest: bytes = b"", deadline_ms: int = 1000) -> str:
+    def register(
+        self, tid: str, *, digest: bytes = b"", deadline_ms: int = 1000, pull: bool = False
+    ) -> str:
         tag = self._new_tag("D", tid)
         self.registered.add(tag)
-        self._say(f"D registers {tid} as {tag}")
+        self.say(f"D registers {tid} as {tag}" + (" to read it" if pull else ""))
         event = ev.Register(
             transfer_id=TransferId(tid),
             producers=(P_KEY,),
             digest=digest,
             deadline_ms=deadline_ms,
             tag=tag,
+            initiator=Initiator.CONSUMER if pull else Initiator.PRODUCER,
         )
         self.consumer.handle(event, self.now_ms)
-        self._settle()
+        self.settle()
         return tag
 
     def cancel(self, tid: str, tag: str) -> None:
-        self._say(f"D cancels {tag}")
+        self.say(f"D cancels {tag}")
         event = ev.CancelRegistration(
             transfer_id=TransferId(tid), reason=Reason.CANCELLED_BY_CONSUMER, tag=tag
         )
         self.consumer.handle(event, self.now_ms)
-        self._settle()
+        self.settle()
 
     def decline(self, tid: str) -> None:
-        self._say(f"D declines {tid}")
+        self.say(f"D declines {tid}")
         event = ev.Register(
             transfer_id=TransferId(tid),
             producers=(P_KEY,),
@@ -131,33 +127,58 @@ class Duet:
             silent=True,
         )
         self.consumer.handle(event, self.now_ms)
-        self._settle()
+        self.settle()
 
     def expect(self, tid: str) -> None:
-        self._say(f"P expects {tid}")
+        self.say(f"P expects {tid}")
         self.producer.handle(ev.Expect(transfer_id=TransferId(tid)), self.now_ms)
-        self._settle()
+        self.settle()
 
-    def offer(self, tid: str, *, digest: bytes = b"", token_count: int = 100) -> str:
+    def offer(
+        self, tid: str, *, digest: bytes = b"", token_count: int = 100, sealed: bool = True
+    ) -> str:
         tag = self._new_tag("P", tid)
         self.offered.add(tag)
-        self._say(f"P offers {tid} as {tag}")
+        if not sealed:
+            self.streams[tag] = token_count
+        self.say(f"P offers {token_count} tokens of {tid} as {tag}")
         event = ev.Offer(
             transfer_id=TransferId(tid),
             token_count=token_count,
             digest=digest,
             lease_ms=self.timings.offer_lease_ms,
             tag=tag,
+            sealed=sealed,
         )
         self.producer.handle(event, self.now_ms)
-        self._settle()
+        self.settle()
         return tag
 
+    def grow(self, tid: str, tag: str, *, token_count: int, sealed: bool = False) -> None:
+        """More of a streamed offer is final; sealed: nothing comes after it."""
+        self.streams[tag] = token_count
+        if sealed:
+            del self.streams[tag]
+        self.say(f"P grows {tag} to {token_count} tokens" + (", sealed" if sealed else ""))
+        event = ev.Grow(
+            transfer_id=TransferId(tid), token_count=token_count, sealed=sealed, tag=tag
+        )
+        self.producer.handle(event, self.now_ms)
+        self.settle()
+
+    def drain(self, side: str) -> None:
+        """Side "P" or "D" takes nothing new from now on."""
+        self.say(f"{side} drains")
+        self.draining.add(side)
+        session = self.producer if side == "P" else self.consumer
+        session.handle(ev.Drain(), self.now_ms)
+        self.settle()
+
     def withdraw(self, tid: str) -> None:
-        self._say(f"P withdraws {tid}")
+        self.say(f"P withdraws {tid}")
         event = ev.Withdraw(transfer_id=TransferId(tid), reason=Reason.PRODUCER_ABORTED)
         self.producer.handle(event, self.now_ms)
-        self._settle()
+        self.settle()
 
     # --- moves of the network ---
 
@@ -167,33 +188,33 @@ class Duet:
         self._last_link += 1
         cable = Cable(LinkId(self._last_link), self.producer.me.incarnation)
         self.cables[cable.id] = cable
-        self._say(f"link {cable.id} opens")
+        self.say(f"link {cable.id} opens")
         self.producer.open_link(cable.id, None, self.now_ms)
         self.consumer.open_link(cable.id, P_KEY, self.now_ms)
-        self._settle()
+        self.settle()
 
     def refuse_dial(self) -> None:
         self.dials -= 1
-        self._say("dial fails")
+        self.say("dial fails")
         event = ev.Unreachable(peer=P_KEY, reason=Reason.UNREACHABLE)
         self.consumer.handle(event, self.now_ms)
-        self._settle()
+        self.settle()
 
     def to_producer(self, cable: Cable) -> None:
         """Deliver the oldest message of the consumer."""
         message = cable.to_producer.popleft()
         if cable.open_at_producer:
-            self._say(f"P receives {type(message).__name__}")
+            self.say(f"P receives {type(message).__name__}")
             self.producer.receive(cable.id, message, self.now_ms)
-            self._settle()
+            self.settle()
 
     def to_consumer(self, cable: Cable) -> None:
         """Deliver the oldest message of the producer."""
         message = cable.to_consumer.popleft()
         if cable.open_at_consumer:
-            self._say(f"D receives {type(message).__name__}")
+            self.say(f"D receives {type(message).__name__}")
             self.consumer.receive(cable.id, message, self.now_ms)
-            self._settle()
+            self.settle()
 
     def notice(self, cable: Cable, index: int = 0, *, keep: bool = False) -> None:
         """Deliver one transport notification, out of order or twice as wished."""
@@ -201,13 +222,13 @@ class Duet:
         if not keep:
             del cable.notices[index]
         assert isinstance(message, Done)
-        self._say(f"D is notified of {message.header.transfer_id} {message.part}")
+        self.say(f"D is notified of {message.header.transfer_id} {message.part}")
         self.consumer.receive(cable.id, message, self.now_ms)
-        self._settle()
+        self.settle()
 
     def lose_notice(self, cable: Cable) -> None:
         cable.notices.popleft()
-        self._say("a notice is lost")
+        self.say("a notice is lost")
 
     def cut(self, cable: Cable, *, consumer: bool, producer: bool) -> None:
         """The connection breaks; each side learns of it when told to."""
@@ -215,22 +236,26 @@ class Duet:
             self.cuts += 1
         if consumer and cable.open_at_consumer:
             cable.open_at_consumer = False
-            self._say(f"D loses link {cable.id}")
+            self.say(f"D loses link {cable.id}")
             self.consumer.close_link(cable.id, Reason.PEER_LOST, self.now_ms)
         if producer and cable.open_at_producer:
             cable.open_at_producer = False
-            self._say(f"P loses link {cable.id}")
+            self.say(f"P loses link {cable.id}")
             self.producer.close_link(cable.id, Reason.PEER_LOST, self.now_ms)
-        self._settle()
+        self.settle()
 
     def restart_producer(self) -> None:
         """P dies with everything it has posted, and comes back with another incarnation."""
         self._lives += 1
         self.restarts += 1
-        self._say(f"P dies and restarts as life {self._lives}")
+        self.say(f"P dies and restarts as life {self._lives}")
+        self.reading.lose_life(self.producer.me.incarnation)
         self.queued.clear()
         self.posted.clear()
         self.offered.clear()
+        self.streams.clear()
+        self.draining.discard("P")
+        self.drained.discard("P")
         for cable in self.cables.values():
             cable.open_at_producer = False
             cable.to_producer.clear()
@@ -239,8 +264,11 @@ class Duet:
     def restart_consumer(self) -> None:
         """D dies with its memory, and comes back with another incarnation."""
         self.consumer_restarts += 1
-        self._say(f"D dies and restarts, {self.consumer_restarts} times so far")
+        self.say(f"D dies and restarts, {self.consumer_restarts} times so far")
         self.danger.clear()
+        self.reading.clear()
+        self.draining.discard("D")
+        self.drained.discard("D")
         self.fences.clear()
         self.let_go.clear()
         self.parts_landed.clear()
@@ -258,10 +286,10 @@ class Duet:
 
     def advance(self, delta_ms: int) -> None:
         self.now_ms += delta_ms
-        self._say(f"{delta_ms} ms pass")
+        self.say(f"{delta_ms} ms pass")
         self.consumer.advance(self.now_ms)
         self.producer.advance(self.now_ms)
-        self._settle()
+        self.settle()
 
     def next_deadline_ms(self) -> int | None:
         both = (self.consumer.next_deadline_ms(), self.producer.next_deadline_ms())
@@ -273,28 +301,25 @@ class Duet:
         """The driver comes to posting a part."""
         post = self.queued.pop(op)
         if not self.producer.claim(op, self.now_ms):
-            self._say(f"P drops op {op}")
+            self.say(f"P drops op {op}")
             return False
         cable = self.cables[post.link]
         posted = Posted(op, post, cable)
         self.posted[op] = posted
-        self._say(f"P posts op {op} of {post.grant.header.transfer_id}")
+        self.say(f"P posts op {op} of {post.grant.header.transfer_id}")
         if not cable.shut_by_consumer:
-            key = post.grant.header.key
-            if key in self.let_go:
-                raise Violation(f"A1: op {op} posted after {key} was let go")
-            self.danger[self.producer.me.incarnation, op] = posted
-        self._settle()
+            self.enter_danger(self.producer.me.incarnation, posted)
+        self.settle()
         return True
 
     def refuse_post(self, op: OpId) -> None:
         """The transport takes nothing of it."""
         self.queued.pop(op)
         if self.producer.claim(op, self.now_ms):
-            self._say(f"op {op} cannot be posted")
+            self.say(f"op {op} cannot be posted")
             event = ev.OpNotPosted(op=op, reason=Reason.TRANSPORT_FAILED)
             self.producer.handle(event, self.now_ms)
-            self._settle()
+            self.settle()
 
     def finish(self, op: OpId, *, done: bool, quiet: bool = True) -> None:
         """A posted part ends at the producer."""
@@ -306,28 +331,32 @@ class Duet:
             self.parts_landed.add((post.grant.header.key, post.part))
         if done or quiet:
             self.danger.pop((self.producer.me.incarnation, op), None)
-        self._say(f"op {op} ends, done={done} quiet={quiet}")
+        self.say(f"op {op} ends, done={done} quiet={quiet}")
         reason = Reason.NONE if done else Reason.TRANSPORT_FAILED
         event = ev.OpEnded(op=op, done=done, quiet=done or quiet, reason=reason)
         self.producer.handle(event, self.now_ms)
-        self._settle()
+        self.settle()
 
     def fence(self, *, fenced: bool) -> None:
         """The consumer's transport answers the oldest fence."""
         peer = self.fences.popleft()
-        self._say(f"fence of {peer.key.engine_id} life {peer.incarnation}: {fenced}")
+        self.say(f"fence of {peer.key.engine_id} life {peer.incarnation}: {fenced}")
         if fenced:
             for cable in self.cables.values():
                 if cable.producer_life == peer.incarnation and not cable.open_at_consumer:
                     cable.shut_by_consumer = True
-            for key in [k for k, p in self.danger.items() if p.cable.shut_by_consumer]:
-                del self.danger[key]
+            # A READ of its own is no danger once it has ended, and not before.
+            running = self.reading.posted.values()
+            for key, posted in list(self.danger.items()):
+                if posted.cable.shut_by_consumer and posted not in running:
+                    del self.danger[key]
+        self.reading.abort(peer.incarnation)
         self.consumer.handle(ev.FenceResult(peer=peer, fenced=fenced), self.now_ms)
-        self._settle()
+        self.settle()
 
     # --- effects ---
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         moved = True
         while moved:
             moved = False
@@ -355,11 +384,18 @@ class Duet:
                 self.consumer.handle(event, self.now_ms)
             case fx.Fence():
                 self.fences.append(effect.peer)
+            case fx.Post():
+                self.reading.queued[effect.op] = effect
+            case fx.StopOp():
+                if effect.op in self.reading.posted:
+                    self.reading.posted[effect.op].stopped = True
             case fx.TellLanded() | fx.TellLost() | fx.TellLetGo():
-                self._told_consumer(effect)
+                self.told_consumer(effect)
+            case fx.TellDrained():
+                self.told_drained("D", self.consumer.live())
             case fx.Trace():
                 pass
-            case fx.Post() | fx.StopOp() | fx.TellSent() | fx.TellUnsent():
+            case fx.TellSent() | fx.TellUnsent():
                 raise Violation(f"a consumer has nothing to do with {effect}")
             case _:
                 assert_never(effect)
@@ -367,6 +403,7 @@ class Duet:
     def _producer_effect(self, effect: fx.Effect) -> None:
         match effect:
             case fx.Send():
+                self._note_offer(effect)
                 self.cables[effect.link].to_consumer.append(effect.message)
             case fx.DropLink():
                 self.cables[effect.link].open_at_producer = False
@@ -379,13 +416,22 @@ class Duet:
             case fx.Fence():
                 self._fence_by_producer(effect.peer)
             case fx.TellSent() | fx.TellUnsent():
-                self._told_producer(effect)
+                self.reading.reuse(self.producer.me.incarnation, effect.tag)
+                self.told_producer(effect)
+            case fx.TellDrained():
+                self.told_drained("P", self.producer.live())
             case fx.Trace():
                 pass
             case fx.Dial() | fx.Resolve() | fx.TellLanded() | fx.TellLost() | fx.TellLetGo():
                 raise Violation(f"a producer has nothing to do with {effect}")
             case _:
                 assert_never(effect)
+
+    def _note_offer(self, effect: fx.Send) -> None:
+        message = effect.message
+        if isinstance(message, Offer):
+            source = self.producer.producer.sources[message.header.transfer_id]
+            self.reading.lend(self.producer.me.incarnation, message.header.key, source.tag)
 
     def _fence_by_producer(self, peer: Peer) -> None:
         """Its own operations end locally; what is in the network may still land."""
@@ -395,62 +441,6 @@ class Duet:
                 self.posted.pop(op)
                 event = ev.OpEnded(op=op, done=False, quiet=False, reason=Reason.TRANSPORT_FAILED)
                 self.producer.handle(event, self.now_ms)
-
-    def parts(self) -> tuple[Part, ...]:
-        return tuple(Part(0, 0, 10 * i, 10 * i + 10) for i in range(self.parts_per_transfer))
-
-    # --- checks at every tell ---
-
-    def _told_consumer(self, effect: fx.TellLanded | fx.TellLost | fx.TellLetGo) -> None:
-        self.told.append(effect)
-        self._say(f"D is told {type(effect).__name__} {effect.tag}")
-        key = AttemptKey(effect.transfer_id, effect.attempt)
-        if effect.tag not in self.registered:
-            raise Violation(f"N2: {effect} names what the engine did not register")
-        match effect:
-            case fx.TellLanded():
-                self._once(effect.tag, "end")
-                missing = [p for p in self.parts() if (key, p) not in self.parts_landed]
-                if missing:
-                    raise Violation(f"D1: {key} landed without {missing}")
-            case fx.TellLost():
-                self._once(effect.tag, "end")
-            case fx.TellLetGo():
-                self._once(effect.tag, "let go")
-                if not self.outcomes[effect.tag, "end"]:
-                    raise Violation(f"C1: {key} let go before it ended")
-                if effect.attempt == Attempt(0):
-                    return
-                self.let_go.add(key)
-                live = [p.op for p in self.danger.values() if p.post.grant.header.key == key]
-                if live:
-                    raise Violation(f"A2: {key} let go while ops {live} may write")
-            case _:
-                assert_never(effect)
-
-    def _told_producer(self, effect: fx.TellSent | fx.TellUnsent) -> None:
-        self.told.append(effect)
-        self._say(f"P is told {type(effect).__name__} {effect.tag}")
-        if effect.tag not in self.offered:
-            raise Violation(f"N2: {effect} names what the engine did not offer")
-        self._once(effect.tag, "end")
-        if isinstance(effect, fx.TellUnsent) and effect.reason is Reason.ALREADY_IN_USE:
-            return
-        reading = [
-            p.op
-            for p in self.posted.values()
-            if p.post.grant.header.transfer_id == effect.transfer_id and p.post.tag == effect.tag
-        ]
-        if reading:
-            raise Violation(f"B1: {effect.transfer_id} ended while ops {reading} read it")
-
-    def _once(self, tag: str, what: str) -> None:
-        self.outcomes[tag, what] += 1
-        if self.outcomes[tag, what] > 1:
-            raise Violation(f"C1: {tag} was told '{what}' twice")
-
-    def _say(self, line: str) -> None:
-        self.transcript.append(f"{self.now_ms:8d}  {line}")
 
     # --- to the end ---
 

@@ -30,6 +30,11 @@ class Script:
     consumer_restarts_max: int = 0
     cuts_max: int = 2
     faults: bool = True
+    pulls: bool = False
+    """Registrations may read, too."""
+    streams: bool = False
+    """Offers may grow, too."""
+    drains_max: int = 0
 
 
 def moves(duet: Duet, script: Script) -> list[Move]:
@@ -54,6 +59,8 @@ def _consumer_engine(duet: Duet, script: Script) -> list[Move]:
         tags = duet.tags_of("D", tid)
         if len(tags) < script.registers_max:
             found.append((f"register {tid}", partial(duet.register, tid)))
+            if script.pulls:
+                found.append((f"pull {tid}", partial(duet.register, tid, pull=True)))
             found.append((f"decline {tid}", partial(duet.decline, tid)))
         found += [
             (f"cancel {tag}", partial(duet.cancel, tid, tag)) for tag in tags if tag not in ended
@@ -69,8 +76,28 @@ def _producer_engine(duet: Duet, script: Script) -> list[Move]:
         if len(tags) < script.offers_max:
             found.append((f"expect {tid}", partial(duet.expect, tid)))
             found.append((f"offer {tid}", partial(duet.offer, tid)))
+            if script.streams:
+                stream = partial(duet.offer, tid, token_count=0, sealed=False)
+                found.append((f"stream {tid}", stream))
+        found += [move for tag in tags for move in _stream(duet, tid, tag)]
         if any(tag not in ended for tag in tags) or not tags:
             found.append((f"withdraw {tid}", partial(duet.withdraw, tid)))
+    return found
+
+
+def _stream(duet: Duet, tid: str, tag: str) -> list[Move]:
+    """What an engine in mid-prefill does: a part more, or the end, come too early or not."""
+    count = duet.streams.get(tag)
+    if count is None:
+        return []
+    found: list[Move] = []
+    stops = [p.token_stop for p in duet.parts() if p.token_stop > count]
+    if stops:
+        found.append((f"grow {tag}", partial(duet.grow, tid, tag, token_count=stops[0])))
+        short = partial(duet.grow, tid, tag, token_count=count, sealed=True)
+        found.append((f"seal short {tag}", short))
+    full = partial(duet.grow, tid, tag, token_count=max(count, *stops, 0), sealed=True)
+    found.append((f"seal {tag}", full))
     return found
 
 
@@ -86,6 +113,12 @@ def _network(duet: Duet, script: Script) -> list[Move]:
         found.append(("restart P", duet.restart_producer))
     if script.faults and duet.consumer_restarts < script.consumer_restarts_max:
         found.append(("restart D", duet.restart_consumer))
+    if len(duet.draining) < script.drains_max:
+        found += [
+            (f"drain {side}", partial(duet.drain, side))
+            for side in ("P", "D")
+            if side not in duet.draining
+        ]
     return found
 
 
@@ -124,8 +157,28 @@ def _transport(duet: Duet, script: Script) -> list[Move]:
                 found.append((f"fail {op}", partial(duet.finish, op, done=False, quiet=True)))
         if script.faults or posted.cable.shut_by_consumer:
             found.append((f"unknown {op}", partial(duet.finish, op, done=False, quiet=False)))
+    found += _reads(duet, script)
     if duet.fences:
         found.append(("fence", partial(duet.fence, fenced=True)))
         if script.faults:
             found.append(("no fence", partial(duet.fence, fenced=False)))
+    return found
+
+
+def _reads(duet: Duet, script: Script) -> list[Move]:
+    found: list[Move] = []
+    reading = duet.reading
+    for op in reading.queued:
+        found.append((f"post read {op}", partial(reading.post, op)))
+        if script.faults:
+            found.append((f"refuse read {op}", partial(reading.refuse, op)))
+    for op, read in reading.posted.items():
+        if reading.may_end_well(read):
+            found.append((f"read done {op}", partial(reading.finish, op, done=True)))
+        if script.faults or read.stopped or read.aborted:
+            found.append((f"read fail {op}", partial(reading.finish, op, done=False)))
+        unproven = read.aborted and not read.cable.shut_by_consumer
+        if script.faults or unproven:
+            unknown = partial(reading.finish, op, done=False, quiet=False)
+            found.append((f"read unknown {op}", unknown))
     return found

@@ -20,11 +20,7 @@ def come_to_rest(duet: Duet, steps_max: int) -> None:
     """Let everything pending happen, fences succeed, time pass; then all must be over (L1)."""
     for _ in range(steps_max):
         if not _step(duet):
-            # An engine that announced a prefill ends it: a duty of its adapter.
-            waiting = (SourceState.EXPECTED, SourceState.UNWANTED)
-            for source in list(duet.producer.producer.sources.values()):
-                if source.state in waiting:
-                    duet.withdraw(source.transfer_id)
+            _end_prefills(duet)
             deadline_ms = duet.next_deadline_ms()
             if deadline_ms is None:
                 break
@@ -32,12 +28,23 @@ def come_to_rest(duet: Duet, steps_max: int) -> None:
     left = (duet.consumer.live(), duet.producer.live())
     if left != (0, 0):
         raise Violation(f"L1: tables not empty after quiescence: {left}")
+    if duet.draining != duet.drained:
+        raise Violation(f"P1: {duet.draining - duet.drained} never drained")
     for tag in duet.registered:
         if not (duet.outcomes[tag, "end"] and duet.outcomes[tag, "let go"]):
             raise Violation(f"C2: registration {tag} never ended")
     for tag in duet.offered:
         if not duet.outcomes[tag, "end"]:
             raise Violation(f"C2: offer {tag} never ended")
+
+
+def _end_prefills(duet: Duet) -> None:
+    """An engine that announced a prefill ends it: a duty of its adapter."""
+    for source in list(duet.producer.producer.sources.values()):
+        if source.state in (SourceState.EXPECTED, SourceState.UNWANTED):
+            duet.withdraw(source.transfer_id)
+        elif source.state is SourceState.STREAMING:
+            duet.grow(source.transfer_id, source.tag, token_count=100, sealed=True)
 
 
 def _step(duet: Duet) -> bool:
@@ -53,8 +60,22 @@ def _step(duet: Duet) -> bool:
             duet.finish(posted.op, done=False, quiet=False)
         else:
             duet.finish(posted.op, done=not posted.stopped)
-    else:
+    elif not _step_reads(duet):
         return _step_cables(duet)
+    return True
+
+
+def _step_reads(duet: Duet) -> bool:
+    reading = duet.reading
+    if reading.queued:
+        reading.post(next(iter(reading.queued)))
+    elif reading.posted:
+        read = next(iter(reading.posted.values()))
+        done = reading.may_end_well(read) and not read.stopped
+        quiet = not read.aborted or read.cable.shut_by_consumer
+        reading.finish(read.op, done=done, quiet=quiet)
+    else:
+        return False
     return True
 
 

@@ -24,6 +24,8 @@ WEIGHTS = (
     ("cancel", 0.4),
     ("restart", 0.1),
     ("refuse", 0.2),
+    ("seal short", 0.2),
+    ("drain", 0.1),
 )
 RARE = ("cut", "lose", "fail", "unknown", "again", "no fence")
 
@@ -49,6 +51,9 @@ def knobs(seed: int) -> Knobs:
             consumer_restarts_max=draw.choice((0, 0, 1, 2)) if faults else 0,
             cuts_max=draw.choice((0, 1, 2)) if faults else 0,
             faults=faults,
+            pulls=draw.random() < 0.5,
+            streams=draw.random() < 0.5,
+            drains_max=draw.choice((0, 0, 0, 1, 2)),
         ),
         linked=draw.random() < 0.7,
         steps=draw.choice((10, 20, 40)),

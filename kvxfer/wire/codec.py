@@ -20,6 +20,7 @@ from kvxfer.wire.schema import (
     HEADER,
     MAGIC_KEY,
     MAGIC_VALUE,
+    REQUIRED,
     Field,
     Layout,
 )
@@ -45,7 +46,9 @@ def encode(message: Message) -> bytes:
 
 def _write(fields: tuple[Field, ...], values: object, body: dict[int, Any]) -> None:
     for field in fields:
-        body[field.key] = field.kind.write(getattr(values, field.name))
+        value = getattr(values, field.name)
+        if field.default is REQUIRED or value != field.default:
+            body[field.key] = field.kind.write(value)
 
 
 def decode(data: bytes | memoryview, limits: Limits) -> Message:
@@ -86,7 +89,10 @@ def _read(
     values = {}
     for field in fields:
         name = f"{message}.{field.name}"
-        if field.key not in body:
+        if field.key in body:
+            values[field.name] = field.kind.read(name, body[field.key], limits)
+        elif field.default is REQUIRED:
             raise RemoteFault(name, None, "present")
-        values[field.name] = field.kind.read(name, body[field.key], limits)
+        else:
+            values[field.name] = field.default
     return values

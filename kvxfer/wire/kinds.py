@@ -156,28 +156,35 @@ def _tuple(field: str, value: Any, count: int) -> list[Any]:
 
 
 def _write_part(part: Part) -> list[int]:
-    return [part.producer_rank, part.group, part.token_start, part.token_stop]
+    items = [part.producer_rank, part.group, part.token_start, part.token_stop]
+    if part.layer_stop:
+        items += [part.layer_start, part.layer_stop]
+    return items
 
 
 def _read_part(field: str, value: Any, limits: Limits) -> Part:
-    rank, group, start, stop = _tuple(field, value, 4)[:4]
+    items = _tuple(field, value, 4)
+    if len(items) == 5:
+        raise RemoteFault(field, value, "layer_start and layer_stop, or neither")
+    rank, group, start, stop = items[:4]
+    first, last = items[4:6] if len(items) > 5 else (0, 0)
+    layers_max = limits.layers_max
     if (
-        type(rank) is type(group) is type(start) is type(stop) is int
+        type(rank) is type(group) is type(start) is type(stop) is type(first) is type(last) is int
         and 0 <= rank <= U32_MAX
         and 0 <= group < limits.groups_max
         and 0 <= start < stop <= TOKEN_MAX
+        and (0 <= first < last <= layers_max or len(items) == 4)
     ):
-        return Part(rank, group, start, stop)
+        return Part(rank, group, start, stop, first, last)
     # Slow, once: find the item to name.
-    part = Part(
-        U32.read(f"{field}.producer_rank", rank, limits),
-        U32.read(f"{field}.group", group, limits),
-        TOKEN.read(f"{field}.token_start", start, limits),
-        TOKEN.read(f"{field}.token_stop", stop, limits),
-    )
-    if part.group >= limits.groups_max:
-        raise RemoteFault(f"{field}.group", group, f"below {limits.groups_max}")
-    raise RemoteFault(f"{field}.token_stop", stop, f"above token_start, {part.token_start}")
+    U32.read(f"{field}.producer_rank", rank, limits)
+    number(0, limits.groups_max - 1).read(f"{field}.group", group, limits)
+    TOKEN.read(f"{field}.token_start", start, limits)
+    number(start + 1, TOKEN_MAX).read(f"{field}.token_stop", stop, limits)
+    number(0, layers_max).read(f"{field}.layer_start", first, limits)
+    number(first + 1, layers_max).read(f"{field}.layer_stop", last, limits)
+    raise RemoteFault(field, value, "a part")
 
 
 PART = Kind(_write_part, _read_part)
@@ -230,7 +237,7 @@ def _read_runs(field: str, value: Any, limits: Limits) -> tuple[BlockRuns, ...]:
         name = f"{field}[{i}]"
         group, first_token, starts, lengths = _tuple(name, item, 4)[:4]
         runs = BlockRuns(
-            group=U32.read(f"{name}.group", group, limits),
+            group=number(0, limits.groups_max - 1).read(f"{name}.group", group, limits),
             first_token=TOKEN.read(f"{name}.first_token", first_token, limits),
             starts=_read_column(f"{name}.starts", starts, limits),
             lengths=_read_column(f"{name}.lengths", lengths, limits),

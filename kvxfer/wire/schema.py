@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import attrs
 
-from kvxfer.core.ids import Role
+from kvxfer.core.ids import Initiator, Role
 from kvxfer.core.messages import (
     MAGIC,
     Bye,
@@ -18,6 +18,7 @@ from kvxfer.core.messages import (
     Cancelled,
     Describe,
     Done,
+    Drain,
     Failed,
     Gone,
     Grant,
@@ -26,7 +27,9 @@ from kvxfer.core.messages import (
     Message,
     MessageType,
     NeverPosted,
+    Offer,
     Refuse,
+    Release,
     Renew,
     Welcome,
 )
@@ -39,6 +42,7 @@ from kvxfer.wire.kinds import (
     PARTS,
     REASON,
     RUNS,
+    TOKEN,
     U32,
     U64,
     Kind,
@@ -58,13 +62,21 @@ BLOB = binary(lambda limits: limits.blob_bytes_max)
 DIGEST = binary(lambda _limits: 64)
 
 
+REQUIRED = object()
+
+
 @attrs.frozen
 class Field:
-    """One entry of a message's map."""
+    """One entry of a message's map.
+
+    A field with a default is left out where it has that value, and read as it where it
+    is not there: so a field of a newer minor version looks from the start.
+    """
 
     key: int
     name: str
     kind: Kind
+    default: object = REQUIRED
 
 
 @attrs.frozen
@@ -127,7 +139,13 @@ LAYOUTS = (
     Layout(
         MessageType.DESCRIBE,
         Describe,
-        (Field(16, "transport", NAME), Field(17, "blob", BLOB), Field(18, "shard", BLOB)),
+        (
+            Field(16, "transport", NAME),
+            Field(17, "blob", BLOB),
+            Field(18, "shard", BLOB),
+            Field(19, "part_tokens", TOKEN, 0),
+            Field(20, "part_layers", U32, 0),
+        ),
         headed=False,
     ),
     Layout(MessageType.BYE, Bye, (Field(16, "reason", REASON),), headed=False),
@@ -139,10 +157,19 @@ LAYOUTS = (
             Field(17, "lease_ms", MILLISECONDS),
             Field(18, "parts", PARTS),
             Field(19, "tables", RUNS),
+            Field(20, "initiator", enum(Initiator), Initiator.PRODUCER),
         ),
     ),
-    Layout(MessageType.GRANT_ACK, GrantAck, ()),
-    Layout(MessageType.RENEW, Renew, (Field(17, "lease_ms", MILLISECONDS),)),
+    Layout(
+        MessageType.GRANT_ACK,
+        GrantAck,
+        (Field(17, "lease_ms", MILLISECONDS, 0), Field(20, "serial", U32, 0)),
+    ),
+    Layout(
+        MessageType.RENEW,
+        Renew,
+        (Field(17, "lease_ms", MILLISECONDS), Field(20, "serial", U32, 0)),
+    ),
     Layout(MessageType.GONE, Gone, (Field(16, "reason", REASON),)),
     Layout(MessageType.CANCEL, Cancel, (Field(16, "reason", REASON),)),
     Layout(MessageType.CANCELLED, Cancelled, ()),
@@ -157,6 +184,17 @@ LAYOUTS = (
         NeverPosted,
         (Field(16, "reason", REASON), Field(18, "part", PART)),
     ),
+    Layout(
+        MessageType.OFFER,
+        Offer,
+        (Field(18, "parts", PARTS), Field(19, "tables", RUNS)),
+    ),
+    Layout(
+        MessageType.RELEASE,
+        Release,
+        (Field(16, "reason", REASON), Field(17, "landed", FLAG)),
+    ),
+    Layout(MessageType.DRAIN, Drain, (Field(16, "reason", REASON),), headed=False),
 )
 
 BY_TYPE = {int(layout.number): layout for layout in LAYOUTS}

@@ -7,6 +7,7 @@ rest with empty tables. The walk that finds a fault shrinks to a short one.
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvxfer.limits import Timings
 from kvxfer.testing.between import Violation
 from kvxfer.testing.duet import Duet
 from kvxfer.testing.moves import Script, moves
@@ -42,6 +43,26 @@ def test_one_transfer_with_faults(choices: list[int]) -> None:
 @given(choices)
 def test_two_transfers_with_faults(choices: list[int]) -> None:
     walk(Duet(), Script(transfers=("t", "u"), registers_max=3, offers_max=3), choices)
+
+
+@WALK
+@given(choices)
+def test_pull_and_streams_with_faults(choices: list[int]) -> None:
+    walk(Duet(), Script(pulls=True, streams=True, registers_max=3, offers_max=3), choices)
+
+
+@WALK
+@given(choices)
+def test_leases_that_end_while_reads_hang(choices: list[int]) -> None:
+    """Time passes faster than renewals: leases end under READs that are posted."""
+    timings = Timings(grant_lease_ms=2_000, renew_ms=1_500, lease_margin_ms=100, drain_ms=700)
+    walk(Duet(timings=timings), Script(pulls=True, streams=True), choices)
+
+
+@WALK
+@given(choices)
+def test_drains_between_everything(choices: list[int]) -> None:
+    walk(Duet(), Script(pulls=True, streams=True, drains_max=2), choices)
 
 
 @WALK

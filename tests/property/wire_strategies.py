@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from kvxfer.core import messages as m
-from kvxfer.core.ids import Part, Reason, Role
+from kvxfer.core.ids import Initiator, Part, Reason, Role
 
 U32 = st.integers(0, (1 << 32) - 1)
 U64 = st.integers(0, (1 << 64) - 1)
@@ -27,7 +27,9 @@ def text(low: int, high: int) -> st.SearchStrategy[str]:
 def parts(draw: st.DrawFn) -> Part:
     start = draw(st.integers(0, (1 << 40) - 1))
     stop = draw(st.integers(start + 1, 1 << 40))
-    return Part(draw(U32), draw(st.integers(0, 63)), start, stop)
+    last = draw(st.integers(0, 4096))
+    first = draw(st.integers(0, last - 1)) if last else 0
+    return Part(draw(U32), draw(st.integers(0, 63)), start, stop, first, last)
 
 
 @st.composite
@@ -97,6 +99,8 @@ MESSAGES = st.one_of(
         transport=text(1, 64),
         blob=st.binary(max_size=40),
         shard=st.binary(max_size=40),
+        part_tokens=TOKEN,
+        part_layers=U32,
     ),
     st.builds(m.Bye, reason=REASON),
     st.builds(
@@ -106,9 +110,18 @@ MESSAGES = st.one_of(
         lease_ms=U32,
         parts=st.lists(parts(), max_size=4, unique=True).map(tuple),
         tables=tables(),
+        initiator=st.sampled_from(Initiator),
     ),
-    st.builds(m.GrantAck, header=HEADER),
-    st.builds(m.Renew, header=HEADER, lease_ms=U32),
+    st.builds(m.GrantAck, header=HEADER, lease_ms=U32, serial=U32),
+    st.builds(m.Renew, header=HEADER, lease_ms=U32, serial=U32),
+    st.builds(
+        m.Offer,
+        header=HEADER,
+        parts=st.lists(parts(), max_size=4, unique=True).map(tuple),
+        tables=tables(),
+    ),
+    st.builds(m.Release, header=HEADER, landed=st.booleans(), reason=REASON),
+    st.builds(m.Drain, reason=REASON),
     st.builds(m.Gone, header=HEADER, reason=REASON),
     st.builds(m.Cancel, header=HEADER, reason=REASON),
     st.builds(m.Cancelled, header=HEADER),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvxfer.core.ids import Reason, Role
+from kvxfer.core.ids import Feature, Initiator, Reason, Role
 from kvxfer.core.messages import MessageType
 from kvxfer.layout.geometry import GroupKind
 from kvxfer.status import Status
@@ -51,6 +51,8 @@ REGISTRY = {
     "Message types": numbers_of(MessageType),
     "Reasons": numbers_of(Reason),
     "Roles": numbers_of(Role),
+    "Initiators": numbers_of(Initiator),
+    "Features": {str(bit.name): int(bit).bit_length() - 1 for bit in Feature},
     "Group kinds": numbers_of(GroupKind),
     "Statuses": numbers_of(Status),
     "Capability flags": {str(flag.name): int(flag).bit_length() - 1 for flag in Caps},

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from kvxfer.core import consumer, producer, tables
+from kvxfer.core import lenders, readers, senders, tables, writers
 from kvxfer.core.machine import Table, row, table
 from kvxfer.testing.between import Violation
 from kvxfer.testing.walk import walk
@@ -29,6 +29,8 @@ def test_walks_hold_every_invariant_and_reach_the_rare_paths() -> None:
         "lost_transport_failed",
         "lost_producer_aborted",
         "lost_offer_expired",
+        "lost_tokens_missing",
+        "lost_draining",
         "repeated_parts",
         "late_messages",
         "quarantine",
@@ -37,6 +39,7 @@ def test_walks_hold_every_invariant_and_reach_the_rare_paths() -> None:
         "P unsent_cancelled_by_consumer",
         "P unsent_peer_lost",
         "P grants_refused",
+        "P late_offers",
     ):
         assert reached[path], f"no walk reached {path}"
 
@@ -60,6 +63,8 @@ def broken(whole: Table, state: object, event: object, target: object, actions: 
 
 
 W, WE, WA = tables.WriterState, tables.WriterEvent, tables.WriterAction
+R, RE, RA = tables.ReaderState, tables.ReaderEvent, tables.ReaderAction
+L, LE, LA = tables.LoanState, tables.LoanEvent, tables.LoanAction
 N, NE, NA = tables.SendState, tables.SendEvent, tables.SendAction
 
 
@@ -67,11 +72,19 @@ N, NE, NA = tables.SendState, tables.SendEvent, tables.SendAction
     ("module", "name", "cell"),
     [
         # D takes a timer for a proof: the field's late write after free.
-        (consumer, "WRITER", (W.CANCELLING, WE.SILENT, W.QUIET, (WA.LET_GO,))),
+        (writers, "WRITER", (W.CANCELLING, WE.SILENT, W.QUIET, (WA.LET_GO,))),
         # P says it has drained while an operation runs.
-        (producer, "SEND", (N.SENDING, NE.CANCEL, N.ENDED, (NA.TELL_DRAINED,))),
+        (senders, "SEND", (N.SENDING, NE.CANCEL, N.ENDED, (NA.TELL_DRAINED,))),
         # D takes silence for a proof.
-        (consumer, "WRITER", (W.CANCELLING, WE.LINK_LOST, W.QUIET, (WA.LET_GO,))),
+        (writers, "WRITER", (W.CANCELLING, WE.LINK_LOST, W.QUIET, (WA.LET_GO,))),
+        # D lets its blocks go under READs of its own.
+        (readers, "READER", (R.READING, RE.CANCEL, R.QUIET, (RA.SEND_RELEASE, RA.LET_GO))),
+        # D takes a fence of one READ for the end of another.
+        (readers, "READER", (R.FENCING, RE.FENCED, R.QUIET, (RA.LET_GO,))),
+        # P takes its word that it serves no more for the reader's.
+        (lenders, "LOAN", (L.LENT, LE.STOP, L.ENDED, (LA.TELL_GONE, LA.SETTLE))),
+        # P takes the loss of a link for the end of reading.
+        (lenders, "LOAN", (L.LENT, LE.LINK_LOST, L.ENDED, (LA.SETTLE,))),
     ],
 )
 def test_canary_a_broken_cell_is_found(

@@ -4,9 +4,9 @@ Owns every state machine of the protocol. The tables and diagrams of
 spec/kvxfer-1.md section 3.4 are generated from here. Two rules govern the file:
 
 1. What the engine is told about a request (REQUEST) and who may still touch the
-   memory (WRITER at the consumer, SOURCE at the producer) are separate machines.
-   A destination block has two owners, and neither machine can end the other's
-   ownership (A1).
+   memory (WRITER or READER at the consumer, SOURCE at the producer) are separate
+   machines. A destination block has two owners, and neither machine can end the
+   other's ownership (A1).
 2. WRITER reaches QUIET only by a positive fact: all parts ended quietly, the
    producer's word that it has drained (CANCELLED, GONE), or a fence (A2). No
    timer leads there.
@@ -32,6 +32,12 @@ from kvxfer.core.tables.link import (
     LinkEvent,
     LinkState,
 )
+from kvxfer.core.tables.loan import (
+    LOAN,
+    LoanAction,
+    LoanEvent,
+    LoanState,
+)
 from kvxfer.core.tables.producer import (
     SEND,
     SOURCE,
@@ -42,12 +48,20 @@ from kvxfer.core.tables.producer import (
     SourceEvent,
     SourceState,
 )
+from kvxfer.core.tables.reader import (
+    READER,
+    ReaderAction,
+    ReaderEvent,
+    ReaderState,
+)
 
-TABLES = (REQUEST, PART, WRITER, SOURCE, SEND, LINK)
+TABLES = (REQUEST, PART, WRITER, READER, SOURCE, SEND, LOAN, LINK)
 
 __all__ = [
     "LINK",
+    "LOAN",
     "PART",
+    "READER",
     "REQUEST",
     "SEND",
     "SOURCE",
@@ -56,9 +70,15 @@ __all__ = [
     "LinkAction",
     "LinkEvent",
     "LinkState",
+    "LoanAction",
+    "LoanEvent",
+    "LoanState",
     "PartAction",
     "PartEvent",
     "PartState",
+    "ReaderAction",
+    "ReaderEvent",
+    "ReaderState",
     "RequestAction",
     "RequestEvent",
     "RequestState",

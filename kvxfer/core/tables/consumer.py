@@ -1,7 +1,7 @@
 """Consumer's machines: the request, one part, one producer's ability to write.
 
-Owns REQUEST, PART and WRITER. Data only. Invariant: WRITER reaches QUIET by
-positive facts alone (A2).
+Owns REQUEST, PART and WRITER; READER, its counterpart in pull, is in `reader.py`. Data only.
+Invariant: WRITER reaches QUIET by positive facts alone (A2).
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ REQUEST = table(
 
 class PartState(Enum):
     EXPECTED = "expected"
+    OFFERED = "offered"
     DONE = "done"
     FAILED = "failed"
     UNQUIET = "unquiet"
@@ -76,14 +77,24 @@ class PartState(Enum):
 
 
 class PartEvent(Enum):
-    DONE = "DONE"
+    OFFERED = "OFFER"
+    DONE = "DONE, or read within the lease"
     FAILED_QUIET = "FAILED, quiet"
     FAILED_UNQUIET = "FAILED, not quiet"
     NEVER_POSTED = "NEVER_POSTED"
 
 
 class PartAction(Enum):
+    READ = "queue the READ"
     COUNT = "count the part"
+
+
+_ENDS = {
+    PartEvent.DONE: (PartState.DONE, (PartAction.COUNT,)),
+    PartEvent.FAILED_QUIET: (PartState.FAILED, (PartAction.COUNT,)),
+    PartEvent.FAILED_UNQUIET: (PartState.UNQUIET, (PartAction.COUNT,)),
+    PartEvent.NEVER_POSTED: (PartState.NEVER_POSTED, (PartAction.COUNT,)),
+}
 
 
 PART = table(
@@ -95,13 +106,10 @@ PART = table(
     [
         row(
             PartState.EXPECTED,
-            {
-                PartEvent.DONE: (PartState.DONE, (PartAction.COUNT,)),
-                PartEvent.FAILED_QUIET: (PartState.FAILED, (PartAction.COUNT,)),
-                PartEvent.FAILED_UNQUIET: (PartState.UNQUIET, (PartAction.COUNT,)),
-                PartEvent.NEVER_POSTED: (PartState.NEVER_POSTED, (PartAction.COUNT,)),
-            },
+            {PartEvent.OFFERED: (PartState.OFFERED, (PartAction.READ,)), **_ENDS},
         ),
+        # Pull only: a part that is offered twice is read once.
+        row(PartState.OFFERED, _ENDS, {PartEvent.OFFERED}),
         # The first end counts; a repeated part is a no-op (D2).
         row(PartState.DONE, {}, PartEvent),
         row(PartState.FAILED, {}, PartEvent),

@@ -1,7 +1,7 @@
 """Producer's machines: the source blocks of one transfer, one consumer's attempt.
 
-Owns SOURCE and SEND. Data only. Invariant: SOURCE reaches RELEASED only from a
-state in which no operation reads the blocks (B1).
+Owns SOURCE and SEND; LOAN, its counterpart in pull, is in `loan.py`. Data only.
+Invariant: SOURCE reaches RELEASED only from a state in which no operation reads the blocks (B1).
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from kvxfer.core.machine import row, table
 class SourceState(Enum):
     EXPECTED = "expected"
     UNWANTED = "unwanted"
+    STREAMING = "streaming"
     OFFERED = "offered"
     CLOSING = "closing"
     RELEASED = "released"
 
 
 class SourceEvent(Enum):
-    OFFER = "engine offers"
+    STREAM = "engine offers a first piece"
+    GROW = "more is final"
+    OFFER = "engine offers all, or seals"
     WITHDRAW = "engine withdraws"
     LEASE_EXPIRED = "offer lease over, nobody came"
     CONSUMER_ENDED = "a consumer cancelled, failed or was lost"
@@ -32,7 +35,7 @@ class SourceEvent(Enum):
 
 
 class SourceAction(Enum):
-    MATCH = "match parked grants"
+    MATCH = "match parked grants, queue what is final"
     STOP_SENDS = "stop every send"
     TELL_END = "tell engine: sent or unsent"
     FORGET = "forget, nothing was offered"
@@ -51,21 +54,35 @@ SOURCE = table(
         row(
             _S.EXPECTED,
             {
+                _SE.STREAM: (_S.STREAMING, (_SA.MATCH,)),
                 _SE.OFFER: (_S.OFFERED, (_SA.MATCH,)),
                 _SE.WITHDRAW: (_S.RELEASED, (_SA.STOP_SENDS, _SA.FORGET)),
                 _SE.CONSUMER_ENDED: (_S.UNWANTED, ()),
             },
-            {_SE.LEASE_EXPIRED, _SE.CONSUMER_CAME, _SE.SERVED, _SE.IDLE},
+            {_SE.GROW, _SE.LEASE_EXPIRED, _SE.CONSUMER_CAME, _SE.SERVED, _SE.IDLE},
         ),
         row(
             # The consumer went away while the prefill ran: an offer ends at once.
             _S.UNWANTED,
             {
+                _SE.STREAM: (_S.RELEASED, (_SA.TELL_END,)),
                 _SE.OFFER: (_S.RELEASED, (_SA.TELL_END,)),
                 _SE.WITHDRAW: (_S.RELEASED, (_SA.STOP_SENDS, _SA.FORGET)),
                 _SE.CONSUMER_CAME: (_S.EXPECTED, ()),
             },
-            {_SE.LEASE_EXPIRED, _SE.CONSUMER_ENDED, _SE.SERVED, _SE.IDLE},
+            {_SE.GROW, _SE.LEASE_EXPIRED, _SE.CONSUMER_ENDED, _SE.SERVED, _SE.IDLE},
+        ),
+        row(
+            # Pinned from here on. The lease of the offer runs from the seal.
+            _S.STREAMING,
+            {
+                _SE.GROW: (_S.STREAMING, (_SA.MATCH,)),
+                _SE.OFFER: (_S.OFFERED, (_SA.MATCH,)),
+                _SE.WITHDRAW: (_S.CLOSING, (_SA.STOP_SENDS, _SA.CHECK_IDLE)),
+                _SE.CONSUMER_ENDED: (_S.CLOSING, (_SA.STOP_SENDS, _SA.CHECK_IDLE)),
+                _SE.SERVED: (_S.CLOSING, (_SA.CHECK_IDLE,)),
+            },
+            {_SE.STREAM, _SE.LEASE_EXPIRED, _SE.CONSUMER_CAME, _SE.IDLE},
         ),
         row(
             _S.OFFERED,
@@ -75,13 +92,15 @@ SOURCE = table(
                 _SE.CONSUMER_ENDED: (_S.CLOSING, (_SA.STOP_SENDS, _SA.CHECK_IDLE)),
                 _SE.SERVED: (_S.CLOSING, (_SA.CHECK_IDLE,)),
             },
-            {_SE.OFFER, _SE.CONSUMER_CAME, _SE.IDLE},
+            {_SE.STREAM, _SE.GROW, _SE.OFFER, _SE.CONSUMER_CAME, _SE.IDLE},
         ),
         row(
             # New operations are refused; the pin stays until the last one ended (B1).
             _S.CLOSING,
             {_SE.IDLE: (_S.RELEASED, (_SA.TELL_END,))},
             {
+                _SE.STREAM,
+                _SE.GROW,
                 _SE.OFFER,
                 _SE.WITHDRAW,
                 _SE.LEASE_EXPIRED,
@@ -107,6 +126,7 @@ class SendState(Enum):
 
 class SendEvent(Enum):
     MATCH = "offer fits the grant"
+    GROW = "more is final"
     REFUSE = "offer does not fit"
     CANCEL = "CANCEL"
     STOP = "source closed"
@@ -117,7 +137,7 @@ class SendEvent(Enum):
 
 
 class SendAction(Enum):
-    QUEUE_PARTS = "queue every part for posting"
+    QUEUE_PARTS = "queue every final part for posting"
     STOP_PARTS = "drop what is not posted"
     FENCE = "fence the peer"
     TELL_NEVER_POSTED = "send NEVER_POSTED for every part"
@@ -144,11 +164,12 @@ SEND = table(
                 _NE.LEASE_EXPIRED: (_N.ENDED, (_NA.TELL_DRAINED, _NA.SETTLE)),
                 _NE.LINK_LOST: (_N.ENDED, (_NA.SETTLE,)),
             },
-            {_NE.PARTS_ENDED, _NE.DRAINED},
+            {_NE.GROW, _NE.PARTS_ENDED, _NE.DRAINED},
         ),
         row(
             _N.SENDING,
             {
+                _NE.GROW: (_N.SENDING, (_NA.QUEUE_PARTS,)),
                 _NE.CANCEL: (_N.DRAINING, (_NA.STOP_PARTS,)),
                 _NE.STOP: (_N.DRAINING, (_NA.STOP_PARTS,)),
                 # A consumer that neither renews nor answers may never let an operation
@@ -166,7 +187,7 @@ SEND = table(
                 _NE.LINK_LOST: (_N.DRAINING, (_NA.FENCE,)),
                 _NE.DRAINED: (_N.ENDED, (_NA.TELL_DRAINED, _NA.SETTLE)),
             },
-            {_NE.MATCH, _NE.REFUSE, _NE.CANCEL, _NE.STOP, _NE.PARTS_ENDED},
+            {_NE.MATCH, _NE.GROW, _NE.REFUSE, _NE.CANCEL, _NE.STOP, _NE.PARTS_ENDED},
         ),
         row(_N.ENDED, {}, SendEvent),
     ],

@@ -6,9 +6,16 @@ import pytest
 
 from kvxfer.core.machine import row, table
 from kvxfer.core.tables import (
+    LOAN,
+    READER,
     REQUEST,
     TABLES,
     WRITER,
+    LoanEvent,
+    LoanState,
+    ReaderAction,
+    ReaderEvent,
+    ReaderState,
     RequestState,
     WriterAction,
     WriterEvent,
@@ -39,6 +46,22 @@ def test_writer_lets_go_only_by_a_fact() -> None:
             assert cell.target is WriterState.QUIET
             # Before the grant has left, nobody knows the address: any end is quiet.
             assert event in facts or state is WriterState.DIALLING
+
+
+def test_a_reader_lets_go_only_with_its_operations_terminal() -> None:
+    """Straight from a state with open or unproven operations, nothing leads to quiet."""
+    for (state, event), cell in READER.cells.items():
+        if ReaderAction.LET_GO in cell.actions:
+            assert cell.target is ReaderState.QUIET
+            facts = (ReaderEvent.DRAINED, ReaderEvent.PARTS_ENDED)
+            assert event in facts or state is ReaderState.DIALLING
+            assert state not in (ReaderState.FENCING, ReaderState.QUARANTINED)
+
+
+def test_a_loan_that_was_offered_ends_by_release_or_lease() -> None:
+    for (state, event), cell in LOAN.cells.items():
+        if cell.target is LoanState.ENDED and state in (LoanState.LENT, LoanState.RECALLED):
+            assert event in (LoanEvent.RELEASE, LoanEvent.LEASE_EXPIRED)
 
 
 def test_failure_is_sticky() -> None:

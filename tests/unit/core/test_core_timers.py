@@ -1,7 +1,7 @@
 """Timers and tombstones: order, replacement, bounds."""
 
 from kvxfer.core.ids import LinkId
-from kvxfer.core.timers import HandshakeTimer, Timers
+from kvxfer.core.timers import SLACK, HandshakeTimer, Timers
 from kvxfer.core.tombstones import Tombstones
 
 
@@ -28,6 +28,20 @@ def test_a_timer_set_again_does_not_fire_with_its_old_time() -> None:
     assert timers.next_deadline_ms() == 50
     assert timers.expired(50) == timer(1)
     assert timers.expired(1000) is None
+
+
+def test_timers_that_are_set_again_do_not_pile_up() -> None:
+    """[J2] A renewal every second for an hour: the heap stays as large as what is alive."""
+    timers = Timers()
+    for now_ms in range(3_600):
+        for n in range(4):
+            timers.set(timer(n), now_ms + 30)
+    assert len(timers) == 4
+    assert len(timers._heap) <= 2 * 4 + SLACK
+    fired = []
+    while (key := timers.expired(10_000)) is not None:
+        fired.append(key)
+    assert fired == [timer(n) for n in range(4)]
 
 
 def test_a_cleared_timer_never_fires() -> None:

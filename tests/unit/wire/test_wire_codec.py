@@ -90,8 +90,8 @@ def test_a_view_of_memory_is_as_good_as_bytes() -> None:
 
 def test_an_unknown_type_is_skipped_only_where_it_is_well_formed() -> None:
     with pytest.raises(UnknownMessage):
-        decode(cbor2.dumps([48, {}]), LIMITS)
-    for data in (cbor2.dumps([48, {}]) + b"\x00", cbor2.dumps([48, []]), b"\x82\x18\x30\xa1"):
+        decode(cbor2.dumps([51, {}]), LIMITS)
+    for data in (cbor2.dumps([51, {}]) + b"\x00", cbor2.dumps([51, []]), b"\x82\x18\x33\xa1"):
         with pytest.raises(RemoteFault) as caught:
             decode(data, LIMITS)
         assert not isinstance(caught.value, UnknownMessage)
