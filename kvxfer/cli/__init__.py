@@ -13,8 +13,8 @@ from kvxfer.cli.bench import bench_group
 from kvxfer.cli.conform import conform_command
 from kvxfer.cli.demo import demo_command
 from kvxfer.cli.doctor import doctor_command
-from kvxfer.cli.layout import layout_group
 from kvxfer.cli.explore import explore_command
+from kvxfer.cli.layout import layout_group
 from kvxfer.cli.transports import transports_command
 
 
