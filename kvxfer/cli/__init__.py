@@ -11,6 +11,7 @@ import click
 from kvxfer import __version__
 from kvxfer.cli.conform import conform_command
 from kvxfer.cli.demo import demo_command
+from kvxfer.cli.doctor import doctor_command
 from kvxfer.cli.transports import transports_command
 
 
@@ -22,4 +23,5 @@ def main() -> None:
 
 main.add_command(conform_command)
 main.add_command(demo_command)
+main.add_command(doctor_command)
 main.add_command(transports_command)

@@ -211,9 +211,6 @@ class Consumer:
         up = tuple(link for link in links if link is not None)
         if len(up) != len(links):
             return
-        if not reg.silent and any(link.draining for link in up):
-            self.fail(reg, Reason.DRAINING)
-            return
         pull = reg.initiator is Initiator.CONSUMER
         if pull and not all(Feature.PULL & link.features for link in up):
             self.fail(reg, Reason.UNSUPPORTED, "pull, which not both sides have")
@@ -331,8 +328,7 @@ class Consumer:
     def _settle(self, reg: Registration, edge: AnyEdge) -> None:
         if reg.all_done():
             self._fire_request(reg, RequestEvent.ALL_DONE, Reason.NONE)
-        if reg.resolved:
-            self._side(edge).settle(reg, edge)
+        self._side(edge).settle(reg, edge)
 
     # --- timers ---
 

@@ -66,10 +66,9 @@ class Senders(ServingSide):
 
     def may_post(self, owner: Send) -> bool:
         source = self.host.source_of(owner.key.transfer_id)
-        if owner.state is not SendState.SENDING or source is None or not source.open:
-            return False
-        self.ctx.trace(owner.key, "posted")
-        return True
+        held = owner.state is SendState.SENDING and source is not None and source.open
+        self.ctx.trace(owner.key, "posted" if held else "kept back")
+        return held
 
     def op_ended(self, owner: Send, part: Part, event: OpEnded) -> None:
         if event.done:

@@ -139,8 +139,8 @@ class Writers(EdgeSide):
                     edge.asked_ms = self.ctx.now_ms
                     self._send_cancel(edge)
                 case WriterAction.DROP_LINK:
-                    if edge.link is not None:
-                        self.ctx.drop_link(edge.link, reason)
+                    assert edge.link is not None
+                    self.ctx.drop_link(edge.link, reason)
                 case WriterAction.FENCE:
                     assert edge.peer is not None
                     again = event is WriterEvent.RETRY
