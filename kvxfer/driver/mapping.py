@@ -27,6 +27,7 @@ from kvxfer.layout.tokens import share_of, shared_tokens, wanted_tokens
 from kvxfer.limits import Limits
 
 LIMITS = Limits()
+TOKEN_MAX = 1 << 40
 
 
 def edge_plans(
@@ -111,7 +112,9 @@ def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits
             raise RemoteFault("part.group", part.group, "a group that was offered")
         check_table(peers.config.shard, source, part.token_start, part.token_stop)
         group = peers.config.shard.groups[edge.producer_group]
-        check_state(group, source, part.token_stop, offer.token_count)
+        # While the prefill runs, only a page that is full will not be written to again.
+        tokens = offer.token_count if offer.sealed else TOKEN_MAX
+        check_state(group, source, part.token_stop, tokens)
         wanted = layers_of(part, peers.config.shard, edge)
         if wanted.layers:
             geometry = peers.geometry(remote, wanted)
@@ -142,6 +145,8 @@ def read_plan(
         if edge.consumer_group != part.group or not wanted.layers:
             continue
         source = _their_table(remote, offer.tables, edge.producer_group, span, limits)
+        group = remote.shard.groups[edge.producer_group]
+        check_state(group, source, part.token_stop, offer.token_count or TOKEN_MAX)
         geometry = peers.geometry(remote, wanted)
         plans.append(geometry.plan(source, targets[part.group], *span))
     return Plan.concat(plans)

@@ -217,17 +217,6 @@ def test_a_drain_ends_those_that_wait_for_another_ranks_link() -> None:
     assert tells(consumer) == ["Lost:DRAINING", "LetGo"]
 
 
-def test_a_drain_that_was_heard_before_the_last_link_came_up() -> None:
-    """The flag of the link counts when all links are up, not only the moment of the message."""
-    consumer = session(D0, Role.CONSUMER)
-    consumer.handle(register(P0, P1), 0)
-    consumer.poll()
-    link = dialled(consumer, 1, P0)
-    consumer.ctx.links[link].draining = True
-    dialled(consumer, 2, P1, life=8)
-    assert tells(consumer) == ["Lost:DRAINING", "LetGo"]
-
-
 def test_a_new_life_ends_what_hung_on_the_old_link() -> None:
     consumer = session(D0, Role.CONSUMER)
     dialled(consumer, 1, P0, life=7)
