@@ -119,9 +119,7 @@ def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits
         if wanted.layers:
             geometry = peers.geometry(remote, wanted)
             plans.append(geometry.plan(source, target, part.token_start, part.token_stop))
-    if not plans:
-        raise RemoteFault("part.group", part.group, "a group of an edge between these ranks")
-    return Plan.concat(plans)
+    return _whole(part, plans)
 
 
 def read_plan(
@@ -149,7 +147,15 @@ def read_plan(
         check_state(group, source, part.token_stop, offer.token_count or TOKEN_MAX)
         geometry = peers.geometry(remote, wanted)
         plans.append(geometry.plan(source, targets[part.group], *span))
-    return Plan.concat(plans)
+    return _whole(part, plans)
+
+
+def _whole(part: Part, plans: Sequence[Plan]) -> Plan:
+    """All ranges of a part. A part that moves nothing is a fault, never a part that is done."""
+    plan = Plan.concat(plans)
+    if plan.descriptor_count == 0:
+        raise RemoteFault("part", part, "tokens, layers and a group that these ranks share")
+    return plan
 
 
 def _their_table(

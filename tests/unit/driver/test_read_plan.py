@@ -33,14 +33,15 @@ def table(*blocks: int) -> tuple[BlockTable, ...]:
 
 
 def rig(shard: Shard) -> tuple[SimpleNamespace, RemotePeer]:
-    """Peers whose geometry says nothing: what is refused is refused before."""
+    """Peers whose geometry is one byte: what is refused is refused before it is asked."""
     remote = RemotePeer(
         link=1, peer=SimpleNamespace(key=PeerKey("p", 0)), dialled=True, handle=1, blob=b""
     )
     remote.shard, remote.edges = shard, edges_between(FULL, FULL)
-    nothing = SimpleNamespace(plan=lambda *_: Plan.empty())
+    one = np.ones(1, np.uint64)
+    plan = SimpleNamespace(plan=lambda *_: Plan(one, one, one))
     peers = SimpleNamespace(
-        config=SimpleNamespace(shard=shard), geometry=lambda _remote, _edge: nothing
+        config=SimpleNamespace(shard=shard), geometry=lambda _remote, _edge: plan
     )
     return peers, remote
 
@@ -63,7 +64,7 @@ def read(
 
 
 def test_what_is_covered_is_read() -> None:
-    assert read(Part(0, 0, 0, 8), 3, 4).descriptor_count == 0
+    assert read(Part(0, 0, 0, 8), 3, 4).descriptor_count == 1
 
 
 def test_a_table_that_is_missing_or_too_short_is_a_fault_of_the_peer_or_ours() -> None:
@@ -122,8 +123,10 @@ def test_a_state_page_is_written_out_under_the_same_rule(
         part_plan(peers, remote, post, offer, LIMITS)
 
 
-def test_a_layer_range_beyond_the_producers_layers_moves_nothing() -> None:
-    assert read(Part(0, 0, 0, 8, 2, 9), 3, 4).descriptor_count == 0
+def test_a_part_that_moves_nothing_is_never_done() -> None:
+    """[C3] A layer range that the producer does not have, say."""
+    with pytest.raises(RemoteFault, match="tokens, layers and a group"):
+        read(Part(0, 0, 0, 8, 2, 9), 3, 4)
 
 
 def test_tables_survive_the_way_there_and_back() -> None:
