@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from kvxfer.core import effects as fx
@@ -280,6 +281,11 @@ def test_growth_by_layers_queues_the_parts_that_are_cut_so() -> None:
         layers_final=4,
     )
     duet.producer.handle(ahead, duet.now_ms)
+    duet.settle()
+    assert begun(duet) == [cells[0]]
+    # Layers without the tokens that they are of say nothing.
+    vague = attrs.evolve(ahead, token_ahead=0, layers_final=8)
+    duet.producer.handle(vague, duet.now_ms)
     duet.settle()
     assert begun(duet) == [cells[0]]
     duet.grow("t", p, token_count=10, sealed=True)
