@@ -63,8 +63,3 @@ def test_files_name_their_part() -> None:
         zip(MACHINE_PARTS, MACHINE_PARTS)
     )
     assert isinstance(CODEC, Vectors)
-
-
-@pytest.mark.parametrize("name", [case["id"] for case in LAYOUT.cases])
-def test_layout(name: str) -> None:
-    judged(check_layout(translate, LAYOUT, only=[name]))
