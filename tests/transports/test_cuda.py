@@ -26,6 +26,7 @@ _SIZE = 4 << 20
 _SUBJECTS = {
     "cuda": ("kvxfer_cuda", {"device": 0}),
     "nixl": ("kvxfer_nixl", {}),
+    "ucx": ("kvxfer_ucx", {}),
 }
 
 pytestmark = [
