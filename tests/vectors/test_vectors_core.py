@@ -48,6 +48,11 @@ def test_machine(part: str, name: str) -> None:
     judged(check_machine(CoreMachine.make, MACHINES[part], only=[name]))
 
 
+@pytest.mark.parametrize("name", [case["id"] for case in LAYOUT.cases])
+def test_layout(name: str) -> None:
+    judged(check_layout(translate, LAYOUT, only=[name]))
+
+
 @pytest.mark.parametrize("name", [case["id"] for case in PARTS.cases])
 def test_parts(name: str) -> None:
     judged(check_parts(parts_of, PARTS, only=[name]))
@@ -58,8 +63,3 @@ def test_files_name_their_part() -> None:
         zip(MACHINE_PARTS, MACHINE_PARTS)
     )
     assert isinstance(CODEC, Vectors)
-
-
-@pytest.mark.parametrize("name", [case["id"] for case in LAYOUT.cases])
-def test_layout(name: str) -> None:
-    judged(check_layout(translate, LAYOUT, only=[name]))
