@@ -11,6 +11,7 @@ import click
 from kvxfer import __version__
 from kvxfer.cli.conform import conform_command
 from kvxfer.cli.demo import demo_command
+from kvxfer.cli.doctor import doctor_command
 from kvxfer.cli.explore import explore_command
 from kvxfer.cli.transports import transports_command
 
@@ -23,5 +24,6 @@ def main() -> None:
 
 main.add_command(conform_command)
 main.add_command(demo_command)
+main.add_command(doctor_command)
 main.add_command(explore_command)
 main.add_command(transports_command)

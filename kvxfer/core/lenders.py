@@ -41,6 +41,14 @@ class Lenders(ServingSide):
         loan.note_failure(reason)
         self._fire(loan, LoanEvent.STOP)
 
+    def supersede(self, loan: Loan) -> None:
+        """A newer attempt of the same consumer rank has come."""
+        self.stop(loan, Reason.STALE_ATTEMPT)
+
+    def reads(self, loan: Loan) -> bool:
+        """True while the consumer may read the source blocks and count on it."""
+        return loan.reads
+
     def link_lost(self, loan: Loan, reason: Reason) -> None:
         loan.note_failure(reason)
         self._fire(loan, LoanEvent.LINK_LOST)
@@ -89,5 +97,12 @@ class Lenders(ServingSide):
         if parts:
             self.ctx.trace(loan.key, "lent")
             header = self.ctx.header(loan.key, loan.peer)
-            offer = Offer(header=header, parts=parts, tables=source.tables)
-            self.ctx.send(loan.link.id, offer)
+            self.ctx.send(
+                loan.link.id,
+                Offer(
+                    header=header,
+                    parts=parts,
+                    tables=source.tables,
+                    token_count=source.token_count if source.sealed else 0,
+                ),
+            )

@@ -131,15 +131,12 @@ class Readers(EdgeSide):
     # --- posting ---
 
     def may_post(self, owner: ReadEdge) -> bool:
-        reg = self.registrations[owner.attempt]
-        if owner.state is not ReaderState.READING:
-            return False
-        if self.ctx.now_ms >= owner.lease_until_ms:
-            # Its end could only be later still.
-            self.host.fail(reg, Reason.GRANT_EXPIRED)
-            return False
-        self.ctx.trace(owner.attempt, "posted")
-        return True
+        """While it is wanted and the lease lasts: else its end could only come too late."""
+        held = owner.state is ReaderState.READING and self.ctx.now_ms < owner.lease_until_ms
+        if not held:
+            self.host.fail(self.registrations[owner.attempt], Reason.GRANT_EXPIRED)
+        self.ctx.trace(owner.attempt, "posted" if held else "kept back")
+        return held
 
     def op_ended(self, owner: ReadEdge, part: Part, event: OpEnded) -> None:
         reg = self.registrations[owner.attempt]
@@ -198,8 +195,8 @@ class Readers(EdgeSide):
                     self.arm(edge, self.ctx.timings.grant_lease_ms)
                     self._check_drained(reg, edge)
                 case ReaderAction.DROP_LINK:
-                    if edge.link is not None:
-                        self.ctx.drop_link(edge.link, reason)
+                    assert edge.link is not None
+                    self.ctx.drop_link(edge.link, reason)
                 case ReaderAction.FENCE:
                     self._fence(edge, event, reason)
                 case ReaderAction.FENCE_OPEN:

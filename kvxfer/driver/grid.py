@@ -14,7 +14,8 @@ import attrs
 
 from kvxfer.core.ids import Feature, Part
 from kvxfer.layout.edges import Edge
-from kvxfer.layout.geometry import Shard
+from kvxfer.layout.geometry import GroupKind, Shard
+from kvxfer.layout.grid import grain_of
 
 
 @attrs.frozen(kw_only=True)
@@ -64,7 +65,7 @@ def _cut(
 ) -> tuple[Part, ...]:
     parts: list[Part] = []
     for part in whole:
-        spans = _token_spans(part, grid.part_tokens)
+        spans = _token_spans(part, grid.part_tokens, _grain(part, producer, edges))
         parts += [
             attrs.evolve(part, token_start=start, token_stop=stop) for start, stop in spans[:-1]
         ]
@@ -74,12 +75,19 @@ def _cut(
     return tuple(parts)
 
 
-def _token_spans(part: Part, step: int) -> list[tuple[int, int]]:
+def _token_spans(part: Part, part_tokens: int, grain: int) -> list[tuple[int, int]]:
     start, stop = part.token_start, part.token_stop
-    if not step:
+    if not part_tokens:
         return [(start, stop)]
+    step = -(-part_tokens // grain) * grain
     borders = [start, *range((start // step + 1) * step, stop, step), stop]
     return list(itertools.pairwise(borders))
+
+
+def _grain(part: Part, producer: Shard, edges: Sequence[Edge]) -> int:
+    """Tokens that no cut parts: several may share a slot (7.1)."""
+    mine = [edge for edge in edges if edge.consumer_group == part.group]
+    return grain_of(producer.groups[mine[0].producer_group]) if mine else 1
 
 
 def _layer_cells(part: Part, step: int, producer: Shard, edges: Sequence[Edge]) -> list[Part]:
@@ -87,7 +95,11 @@ def _layer_cells(part: Part, step: int, producer: Shard, edges: Sequence[Edge]) 
     mine = [edge for edge in edges if edge.consumer_group == part.group]
     if not step or not mine:
         return [part]
-    layers = producer.groups[mine[0].producer_group].layers
+    group = producer.groups[mine[0].producer_group]
+    layers = group.layers
+    if group.kind is GroupKind.STATE:
+        # Layers that run ahead of the tokens may hold the state of a later token.
+        return [part]
     moved = {layer for edge in mine for layer in edge.layers}
     cells = []
     for start in range(0, len(layers), step):

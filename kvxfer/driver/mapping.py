@@ -20,11 +20,14 @@ from kvxfer.driver.peers import Peers, RemotePeer
 from kvxfer.driver.runs import block_runs, block_table
 from kvxfer.errors import BadValue, LayoutMismatch, RemoteFault
 from kvxfer.layout.geometry import BlockTable, Shard
+from kvxfer.layout.parts import bytes_wanted, check_state, groups_left_out, part_boxes
 from kvxfer.layout.plan import Plan
 from kvxfer.layout.table import check_table
+from kvxfer.layout.tokens import share_of, shared_tokens, wanted_tokens
 from kvxfer.limits import Limits
 
 LIMITS = Limits()
+TOKEN_MAX = 1 << 40
 
 
 def edge_plans(
@@ -45,17 +48,19 @@ def edge_plans(
             continue
         parts: tuple[Part, ...] = ()
         if command is not None and command.token_start < command.token_stop:
+            assert remote.shard is not None
             rank = remote.peer.key.rank
             span = (command.token_start, command.token_stop)
-            whole = tuple(Part(rank, group, *span) for group in groups)
+            boxes = part_boxes(remote.shard, shard, remote.edges, *span)
+            whole = [Part(rank, b.group, b.token_start, b.token_stop) for b in boxes]
             grid = remote.grid.within(remote.features)
-            assert remote.shard is not None
-            parts = cut_parts(whole, grid, remote.shard, remote.edges, limits.parts_per_edge_max)
+            cut = cut_parts(whole, grid, remote.shard, remote.edges, limits.parts_per_edge_max)
+            parts = tuple(part for part in cut if _has_tokens(part, shard, remote))
         used = tuple(tables[g] for g in groups if g in tables)
         plans.append(EdgePlan(peer=remote.peer.key, parts=parts, tables=used))
     covered = {part.group for plan in plans for part in plan.parts}
     if command is not None and command.token_start < command.token_stop:
-        missing = [g.name for i, g in enumerate(shard.groups) if i not in covered]
+        missing = groups_left_out(shard, command.token_start, command.token_stop, covered)
         if missing:
             raise LayoutMismatch(f"no producer writes group {missing[0]!r}")
     return tuple(plans)
@@ -63,20 +68,25 @@ def edge_plans(
 
 def _runs(shard: Shard, command: Register) -> dict[int, BlockRuns]:
     for table in command.tables:
-        check_table(shard, table, command.token_start, command.token_stop)
+        start, stop = command.token_start, command.token_stop
+        if 0 <= table.group < len(shard.groups):
+            start, stop = wanted_tokens(shard.groups[table.group], start, stop)
+        check_table(shard, table, start, stop)
     return {runs.group: runs for runs in block_runs(command.tables)}
+
+
+def _has_tokens(part: Part, shard: Shard, remote: RemotePeer) -> bool:
+    """Are there tokens of the part that both ranks hold (spec 7.5)?"""
+    assert remote.shard is not None
+    edge = next(edge for edge in remote.edges if edge.consumer_group == part.group)
+    here = remote.shard.groups[edge.producer_group]
+    shares = share_of(here), share_of(shard.groups[part.group])
+    return shared_tokens(*shares, part.token_start, part.token_stop) > 0
 
 
 def wanted_bytes(shard: Shard, command: Register) -> int:
     """Bytes that land in this shard for the wanted tokens."""
-    tokens = max(0, command.token_stop - command.token_start)
-    return sum(
-        tokens
-        * len(group.layers)
-        * (group.head_stop - group.head_start)
-        * sum(plane.content_bytes for plane in group.planes)
-        for group in shard.groups
-    )
+    return bytes_wanted(shard, command.token_start, command.token_stop)
 
 
 def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits: Limits) -> Plan:
@@ -101,13 +111,15 @@ def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits
         if source is None:
             raise RemoteFault("part.group", part.group, "a group that was offered")
         check_table(peers.config.shard, source, part.token_start, part.token_stop)
+        group = peers.config.shard.groups[edge.producer_group]
+        # While the prefill runs, only a page that is full will not be written to again.
+        tokens = offer.token_count if offer.sealed else TOKEN_MAX
+        check_state(group, source, part.token_stop, tokens)
         wanted = layers_of(part, peers.config.shard, edge)
         if wanted.layers:
             geometry = peers.geometry(remote, wanted)
             plans.append(geometry.plan(source, target, part.token_start, part.token_stop))
-    if not plans:
-        raise RemoteFault("part.group", part.group, "a group of an edge between these ranks")
-    return Plan.concat(plans)
+    return _whole(part, plans)
 
 
 def read_plan(
@@ -131,9 +143,19 @@ def read_plan(
         if edge.consumer_group != part.group or not wanted.layers:
             continue
         source = _their_table(remote, offer.tables, edge.producer_group, span, limits)
+        group = remote.shard.groups[edge.producer_group]
+        check_state(group, source, part.token_stop, offer.token_count or TOKEN_MAX)
         geometry = peers.geometry(remote, wanted)
         plans.append(geometry.plan(source, targets[part.group], *span))
-    return Plan.concat(plans)
+    return _whole(part, plans)
+
+
+def _whole(part: Part, plans: Sequence[Plan]) -> Plan:
+    """All ranges of a part. A part that moves nothing is a fault, never a part that is done."""
+    plan = Plan.concat(plans)
+    if plan.descriptor_count == 0:
+        raise RemoteFault("part", part, "tokens, layers and a group that these ranks share")
+    return plan
 
 
 def _their_table(

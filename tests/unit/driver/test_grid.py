@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from kvxfer.core.ids import FEATURES, NO_FEATURES, Feature, Part
 from kvxfer.driver.grid import Grid, cut_parts, layers_of
 from kvxfer.layout.edges import edges_between
+from kvxfer.layout.geometry import GroupKind
 from kvxfer.layout.orders import engine_shards
 
 LAYERS = tuple("abcdefgh")
@@ -125,3 +127,18 @@ def test_layers_are_counted_in_the_producers_list_and_unshared_cells_left_out() 
 )
 def test_a_grid_is_used_only_as_far_as_both_ends_know_it(features: Feature, grid: Grid) -> None:
     assert Grid(part_tokens=16, part_layers=4).within(features) == grid
+
+
+def test_cuts_are_at_whole_states_and_states_are_not_cut_by_layers() -> None:
+    """Slots of four tokens: a grid of six becomes one of eight."""
+    (group,) = SHARD.groups
+    fours = attrs.evolve(SHARD, groups=(attrs.evolve(group, tokens_per_state=4),))
+    grid = Grid(part_tokens=6, part_layers=3)
+    parts = cut_parts([Part(0, 0, 3, 20)], grid, fours, EDGES, 1024)
+    spans = [(p.token_start, p.token_stop) for p in parts if p.token_stop < 20]
+    assert spans == [(3, 8), (8, 16)]
+    assert [(p.layer_start, p.layer_stop) for p in parts[2:]] == [(0, 3), (3, 6), (6, 8)]
+    page = attrs.evolve(fours.groups[0], kind=GroupKind.STATE, reach=1)
+    state = attrs.evolve(fours, groups=(page,))
+    whole = (Part(0, 0, 19, 20),)
+    assert cut_parts(whole, grid, state, EDGES, 1024) == whole
