@@ -1,9 +1,11 @@
-"""Rebuild the state tables of kvxfer-1.md from the code's tables.
+"""Rebuild what is derived in spec/: state tables, vectors, the index of rules.
 
-    python spec/generate.py          write
-    python spec/generate.py --check  exit 1 where the file is out of date
+    python spec/generate.py               write
+    python spec/generate.py --check       exit 1 where a file is out of date; names it
+    python spec/generate.py --read K-1.2  also mark these rules as read again ("all": every one)
 
-The text between the two markers belongs to this script; all else to people.
+In kvxfer-1.md the text between the two markers belongs to this script, in requirements.toml all
+but `tests` and `read`; the vector files belong to vectorgen/, all else to people.
 """
 
 from __future__ import annotations
@@ -11,10 +13,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kvxfer.core.machine import Table
-from kvxfer.core.tables import TABLES
+HERE = Path(__file__).resolve().parent
+if str(HERE) not in sys.path:
+    sys.path.insert(0, str(HERE))
 
-SPEC = Path(__file__).with_name("kvxfer-1.md")
+from vectorgen import files, rules  # noqa: E402 - the folder has to be on the path first
+
+from kvxfer.core.machine import Table  # noqa: E402
+from kvxfer.core.tables import TABLES  # noqa: E402
+
+SPEC = HERE / "kvxfer-1.md"
 BEGIN, END = "<!-- tables:begin -->", "<!-- tables:end -->"
 
 TITLES = {
@@ -69,12 +77,38 @@ def rebuilt(text: str) -> str:
     return f"{head}{BEGIN}\n\n{tables_text()}\n{END}{tail}"
 
 
+def everything(read: frozenset[str] = frozenset()) -> dict[Path, str]:
+    """Every derived file with the text that it should have."""
+    spec = rebuilt(SPEC.read_text(encoding="utf-8"))
+    vectors = files.all_files()
+    found = {files.VECTORS / f"{name}.json": files.text_of(vectors[name]) for name in files.FILES}
+    found[files.DIGESTS] = files.digests_text(vectors)
+    found[SPEC] = spec
+    found[rules.REQUIREMENTS] = rules.requirements_text(spec, vectors, read)
+    found[rules.INDEX] = rules.index_text(spec, vectors)
+    return found
+
+
+def stale() -> list[Path]:
+    """Derived files whose text is not what it should be."""
+    return [
+        path
+        for path, text in everything().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+
+
 def main(arguments: list[str]) -> int:
-    old = SPEC.read_text(encoding="utf-8")
-    new = rebuilt(old)
     if arguments == ["--check"]:
-        return int(new != old)
-    SPEC.write_text(new, encoding="utf-8")
+        late = stale()
+        for path in late:
+            sys.stderr.write(f"out of date: {path.relative_to(HERE)}\n")
+        return int(bool(late))
+    read = frozenset(arguments[1:]) if arguments[:1] == ["--read"] else frozenset()
+    for path, text in everything(read).items():
+        path.write_text(text, encoding="utf-8")
+    # The index counts the tests of the rows that were just written.
+    rules.INDEX.write_text(everything()[rules.INDEX], encoding="utf-8")
     return 0
 
 

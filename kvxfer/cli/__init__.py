@@ -12,6 +12,7 @@ from kvxfer import __version__
 from kvxfer.cli.bench import bench_command
 from kvxfer.cli.conform import conform_command
 from kvxfer.cli.demo import demo_command
+from kvxfer.cli.doctor import doctor_command
 from kvxfer.cli.sim import sim_command
 from kvxfer.cli.transports import transports_command
 
@@ -25,5 +26,6 @@ def main() -> None:
 main.add_command(bench_command)
 main.add_command(conform_command)
 main.add_command(demo_command)
+main.add_command(doctor_command)
 main.add_command(sim_command)
 main.add_command(transports_command)

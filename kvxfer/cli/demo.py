@@ -40,10 +40,11 @@ EXIT_INTERRUPTED = 130
 )
 @click.option(
     "--mode",
-    type=click.Choice(["push", "pull", "both"]),
+    type=click.Choice(["push", "pull", "stream", "both", "all"]),
     default="both",
-    help="push: D registers when the request arrives. pull: the legs one after the other, "
-    "D registers when P has finished. P writes in both.",
+    help="push: D registers when the request arrives, P writes when it has finished. pull: the "
+    "legs one after the other, D registers when P has finished, and reads. stream: push, but "
+    "P writes each chunk of the prompt when it is computed. both: push and pull.",
 )
 @click.option("--prefill-tp", "prefill_ranks", default=1, help="Ranks of the prefill engine.")
 @click.option("--decode-tp", "decode_ranks", default=1, help="Ranks of the decode engine.")
@@ -118,7 +119,8 @@ def _options(values: dict[str, Any]) -> DemoOptions:
     from kvxfer.demo.workload import DemoOptions, Mode
 
     mode = values.pop("mode")
-    modes = tuple(Mode) if mode == "both" else (Mode(mode),)
+    named = {"both": (Mode.PUSH, Mode.PULL), "all": tuple(Mode)}
+    modes = named[mode] if mode in named else (Mode(mode),)
     return DemoOptions(modes=modes, **values)
 
 

@@ -17,7 +17,7 @@ from kvxfer.demo.workload import Mode
 def request_table(result: DemoResult) -> Table:
     """One line per request, all modes side by side."""
     table = Table(title="requests", title_justify="left")
-    for name in ("request", "prompt", "KV KiB", "writes"):
+    for name in ("request", "prompt", "KV KiB", "ranges"):
         table.add_column(name, justify="right")
     for mode in result.served:
         table.add_column(f"{mode}: first token ms", justify="right")
@@ -29,13 +29,12 @@ def request_table(result: DemoResult) -> Table:
 
 def _cells(result: DemoResult, ones: Sequence[Served]) -> list[str]:
     first = ones[0]
-    moved = first.released
     identical = all(result.same(one) for one in ones)
     return [
         str(first.index),
         str(len(first.prompt.tokens)),
-        f"{moved.bytes_written / 1024:.0f}" if moved else "-",
-        str(moved.descriptors) if moved else "-",
+        f"{first.bytes_moved / 1024:.0f}",
+        str(first.descriptors),
         *(_ms(one.ttft_ms) for one in ones),
         "[green]yes[/]" if identical else "[red]no[/]",
     ]
@@ -57,7 +56,7 @@ def summary_table(result: DemoResult) -> Table:
     options = result.options
     table.caption = (
         f"{result.identical} of {options.requests} identical · "
-        f"{result.bytes_moved / 2**20:.1f} MiB in {result.descriptors_posted} writes over "
+        f"{result.bytes_moved / 2**20:.1f} MiB in {result.descriptors_posted} ranges over "
         f"{options.transport}, {'two processes' if result.two_processes else 'one process'} · "
         f"leaked {result.leaked} · in quarantine {result.quarantined} · {result.seconds:.1f} s"
     )
@@ -66,7 +65,11 @@ def summary_table(result: DemoResult) -> Table:
 
 
 def _heading(mode: Mode) -> str:
-    return "push" if mode is Mode.PUSH else "pull (legs in series)"
+    return {
+        Mode.PUSH: "push",
+        Mode.PULL: "pull (legs in series, D reads)",
+        Mode.STREAM: "stream (push by chunks)",
+    }[mode]
 
 
 def _ms(value: float | None) -> str:

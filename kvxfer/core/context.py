@@ -95,9 +95,7 @@ class Context:
 
     def remove_link(self, link_id: LinkId, reason: Reason) -> None:
         """Forget a link that is gone already, and queue its loss for the machines."""
-        link = self.links.pop(link_id, None)
-        if link is None:
-            return
+        link = self.links.pop(link_id)
         del self._by_peer[link.peer.key, link.dialled]
         self.lost.append((link, reason))
 

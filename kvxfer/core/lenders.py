@@ -22,6 +22,9 @@ from kvxfer.core.tables import LOAN, LoanAction, LoanEvent, LoanState
 class Lenders(ServingSide):
     """All attempts that consumers read."""
 
+    lent: int = 0
+    """How many of them may be read from right now."""
+
     # --- what happens to an attempt ---
 
     def match(self, loan: Loan) -> None:
@@ -37,6 +40,14 @@ class Lenders(ServingSide):
     def stop(self, loan: Loan, reason: Reason) -> None:
         loan.note_failure(reason)
         self._fire(loan, LoanEvent.STOP)
+
+    def supersede(self, loan: Loan) -> None:
+        """A newer attempt of the same consumer rank has come."""
+        self.stop(loan, Reason.STALE_ATTEMPT)
+
+    def reads(self, loan: Loan) -> bool:
+        """True while the consumer may read the source blocks and count on it."""
+        return loan.reads
 
     def link_lost(self, loan: Loan, reason: Reason) -> None:
         loan.note_failure(reason)
@@ -58,8 +69,10 @@ class Lenders(ServingSide):
     # --- the machine ---
 
     def _fire(self, loan: Loan, event: LoanEvent) -> None:
+        before = loan.reads
         cell = LOAN.fire(loan.state, event)
         loan.state = cell.target
+        self.lent += loan.reads - before
         if cell.target is LoanState.ENDED and cell.actions:
             self.host.forget(loan)
         for action in cell.actions:

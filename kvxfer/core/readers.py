@@ -132,8 +132,8 @@ class Readers(EdgeSide):
 
     def may_post(self, owner: ReadEdge) -> bool:
         reg = self.registrations[owner.attempt]
-        if owner.state is not ReaderState.READING:
-            return False
+        # What was queued is dropped when the edge leaves this state.
+        assert owner.state is ReaderState.READING
         if self.ctx.now_ms >= owner.lease_until_ms:
             # Its end could only be later still.
             self.host.fail(reg, Reason.GRANT_EXPIRED)
@@ -198,8 +198,8 @@ class Readers(EdgeSide):
                     self.arm(edge, self.ctx.timings.grant_lease_ms)
                     self._check_drained(reg, edge)
                 case ReaderAction.DROP_LINK:
-                    if edge.link is not None:
-                        self.ctx.drop_link(edge.link, reason)
+                    assert edge.link is not None
+                    self.ctx.drop_link(edge.link, reason)
                 case ReaderAction.FENCE:
                     self._fence(edge, event, reason)
                 case ReaderAction.FENCE_OPEN:

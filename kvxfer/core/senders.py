@@ -47,6 +47,10 @@ class Senders(ServingSide):
     def cancel(self, send: Send, reason: Reason) -> None:
         self._fire(send, SendEvent.CANCEL, reason)
 
+    def supersede(self, send: Send) -> None:
+        """A newer attempt of the same consumer rank has come."""
+        self._fire(send, SendEvent.CANCEL, Reason.STALE_ATTEMPT)
+
     def link_lost(self, send: Send, reason: Reason) -> None:
         self._fire(send, SendEvent.LINK_LOST, reason)
 
@@ -54,14 +58,17 @@ class Senders(ServingSide):
         send.note_failure(Reason.GRANT_EXPIRED)
         self._fire(send, SendEvent.LEASE_EXPIRED, Reason.GRANT_EXPIRED)
 
+    def reads(self, send: Send) -> bool:
+        """True while an operation may read the source blocks."""
+        return self.operations.any_claimed(send)
+
     # --- posting ---
 
     def may_post(self, owner: Send) -> bool:
         source = self.host.source_of(owner.key.transfer_id)
-        if owner.state is not SendState.SENDING or source is None or not source.open:
-            return False
-        self.ctx.trace(owner.key, "posted")
-        return True
+        held = owner.state is SendState.SENDING and source is not None and source.open
+        self.ctx.trace(owner.key, "posted" if held else "kept back")
+        return held
 
     def op_ended(self, owner: Send, part: Part, event: OpEnded) -> None:
         if event.done:

@@ -56,7 +56,8 @@ def _obey(producer: LocalProducer, command: dict[str, Any], send: Callable[[Repo
     if "prefill" in command:
         fields = command["prefill"]
         prompt = Prompt(**fields["prompt"])
-        producer.submit(Job(transfer_id=TransferId(fields["transfer_id"]), prompt=prompt))
+        tid, streams = TransferId(fields["transfer_id"]), fields["streams"]
+        producer.submit(Job(transfer_id=tid, prompt=prompt, streams=streams))
     elif "withdraw" in command:
         producer.withdraw(TransferId(command["withdraw"]["transfer_id"]))
     elif "state" in command:

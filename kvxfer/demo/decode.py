@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from kvxfer.core.ids import TransferId
+from kvxfer.core.ids import Initiator, TransferId
 from kvxfer.demo.engines import Engine, Job
 from kvxfer.demo.reports import Failed, Finished, clock_ms
 from kvxfer.demo.sequence import Prompt, decode_step
@@ -34,6 +34,8 @@ class _Sequence:
     landed_ms: float = 0.0
     first_token_ms: float = 0.0
     failure: str = ""
+    bytes_read: int = 0
+    descriptors: int = 0
 
     @property
     def complete(self) -> bool:
@@ -62,7 +64,7 @@ class DecodeEngine(Engine):
         return moved
 
     def _admit(self) -> bool:
-        """Give the oldest new request its blocks, and kvxfer the right to write into them."""
+        """Give the oldest new request its blocks, and kvxfer the right to fill them."""
         taken = self.next_job()
         if taken is None:
             return False
@@ -80,6 +82,7 @@ class DecodeEngine(Engine):
                 token_start=0,
                 token_stop=tokens,
                 digest=job.prompt.digest,
+                initiator=Initiator.CONSUMER if job.reads else Initiator.PRODUCER,
             )
         return True
 
@@ -89,6 +92,8 @@ class DecodeEngine(Engine):
                 sequence = self._sequences[result.transfer_id]
                 sequence.waiting.discard(rank)
                 sequence.landed_ms = clock_ms()
+                sequence.bytes_read += result.bytes_read
+                sequence.descriptors += result.descriptors
             case Lost():
                 sequence = self._sequences[result.transfer_id]
                 sequence.waiting.discard(rank)
@@ -126,6 +131,8 @@ class DecodeEngine(Engine):
                 landed_ms=sequence.landed_ms,
                 first_token_ms=sequence.first_token_ms,
                 last_token_ms=now_ms,
+                bytes_read=sequence.bytes_read,
+                descriptors=sequence.descriptors,
             )
         )
 

@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from kvxfer.core.ids import TransferId
+from kvxfer.core.ids import Initiator, TransferId
 from kvxfer.demo.cache import EngineCache, OutOfBlocks
 from kvxfer.demo.model import Model
 from kvxfer.demo.reports import EngineDied, EngineState, Report, Step
@@ -43,6 +43,16 @@ class AgentPort(Protocol):
         token_count: int,
         *,
         digest: bytes = b"",
+        sealed: bool = True,
+    ) -> None: ...
+
+    def grow(
+        self,
+        transfer_id: TransferId,
+        tables: tuple[BlockTable, ...],
+        token_count: int,
+        *,
+        sealed: bool = False,
     ) -> None: ...
 
     def withdraw(self, transfer_id: TransferId) -> None: ...
@@ -56,6 +66,7 @@ class AgentPort(Protocol):
         token_start: int,
         token_stop: int,
         digest: bytes = b"",
+        initiator: Initiator = Initiator.PRODUCER,
     ) -> None: ...
 
     def cancel(self, transfer_id: TransferId) -> None: ...
@@ -86,10 +97,15 @@ class TraceLike(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Job:
-    """One request as an engine gets it."""
+    """One request as an engine gets it.
+
+    `reads`: D moves the KV. `streams`: P states each chunk when it is computed.
+    """
 
     transfer_id: TransferId
     prompt: Prompt
+    reads: bool = False
+    streams: bool = False
 
 
 @attrs.define(eq=False, kw_only=True)

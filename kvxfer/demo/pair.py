@@ -16,7 +16,7 @@ from types import TracebackType
 import attrs
 
 from kvxfer.demo.decode import DecodeEngine
-from kvxfer.demo.engines import Job
+from kvxfer.demo.model import ModelShape
 from kvxfer.demo.producers import DRAIN_S, LocalProducer, ProcessProducer, Producer
 from kvxfer.demo.reports import (
     EngineDied,
@@ -84,6 +84,8 @@ class Pair:
             model_seed=options.seed,
             cache_seed=options.seed + 1,
             cache=options.prefill_cache(),
+            # Only where chunks are to leave early: a part more is a notification more.
+            part_tokens=ModelShape().chunk_tokens if Mode.STREAM in options.modes else 0,
         )
         decode_setup = attrs.evolve(
             prefill_setup,
@@ -150,8 +152,8 @@ class Pair:
 
     def _dispatch(self, one: Served) -> None:
         """Start the legs that may start when the request arrives."""
-        job = Job(transfer_id=one.transfer_id, prompt=one.prompt)
-        if one.mode is Mode.PUSH:
+        job = one.job()
+        if one.mode is not Mode.PULL:
             self.decode.submit(job)
         self.producer.submit(job)
 
@@ -172,7 +174,7 @@ class Pair:
                 one = served[report.transfer_id]
                 one.prefilled = report
                 if one.mode is Mode.PULL:
-                    self.decode.submit(Job(transfer_id=one.transfer_id, prompt=one.prompt))
+                    self.decode.submit(one.job())
             case Released():
                 served[report.transfer_id].released = report
             case Finished():

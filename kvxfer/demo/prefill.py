@@ -2,7 +2,7 @@
 
 Owns the prefill queue and the source blocks. Refuses to know who will read them.
 Invariant: blocks that were offered are freed only at Sent or Unsent of every
-rank, since until then a write may read them.
+rank, since until then they may be read, and never while a prefill writes them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class _Offered:
 
     blocks: npt.NDArray[np.int64]
     ranks_open: set[int]
+    computing: bool
+    """The prefill goes on: the offer is not sealed."""
     bytes_written: int = 0
     descriptors: int = 0
     reason: str = ""
@@ -34,7 +36,7 @@ class _Offered:
 
 @attrs.define(eq=False, kw_only=True)
 class PrefillEngine(Engine):
-    """Computes prompts one after the other and offers each when it is complete."""
+    """Computes prompts one after the other; offers each whole, or chunk by chunk."""
 
     _offered: dict[TransferId, _Offered] = attrs.field(factory=dict)
     _withdrawn: deque[TransferId] = attrs.field(factory=deque)
@@ -75,25 +77,49 @@ class PrefillEngine(Engine):
         start_ms = clock_ms()
         for agent in self.agents:
             agent.expect(job.transfer_id)
+        if job.streams:
+            self._offer(job, blocks, 0)
         store = self.cache.sequence(blocks)
-        for _ in prefill(self.model, store, job.prompt):
+        for count in prefill(self.model, store, job.prompt):
             if self._stop.is_set():
-                self.cache.allocator.give_back(blocks.tolist())
+                if not job.streams:
+                    self.cache.allocator.give_back(blocks.tolist())
                 return
             self._collect()
-        token_count = job.prompt.prefill_tokens
-        self._offered[job.transfer_id] = _Offered(
-            blocks=blocks, ranks_open=set(range(len(self.agents)))
-        )
+            if job.streams and count < job.prompt.prefill_tokens:
+                self._grow(job, blocks, count)
         stop_ms = clock_ms()
+        if job.streams:
+            self._seal(job, blocks)
+        else:
+            self._offer(job, blocks, job.prompt.prefill_tokens)
+        self.report(Prefilled(transfer_id=job.transfer_id, start_ms=start_ms, stop_ms=stop_ms))
+
+    def _offer(self, job: Job, blocks: npt.NDArray[np.int64], token_count: int) -> None:
+        """Offer the prompt to whoever comes: whole, or as the beginning of a stream."""
+        sealed = token_count == job.prompt.prefill_tokens
+        self._offered[job.transfer_id] = _Offered(
+            blocks=blocks, ranks_open=set(range(len(self.agents))), computing=not sealed
+        )
+        table = self.cache.table(blocks, job.prompt.prefill_tokens)
         for agent in self.agents:
             agent.offer(
-                job.transfer_id,
-                (self.cache.table(blocks, token_count),),
-                token_count,
-                digest=job.prompt.digest,
+                job.transfer_id, (table,), token_count, digest=job.prompt.digest, sealed=sealed
             )
-        self.report(Prefilled(transfer_id=job.transfer_id, start_ms=start_ms, stop_ms=stop_ms))
+
+    def _grow(self, job: Job, blocks: npt.NDArray[np.int64], token_count: int) -> None:
+        """State the tokens that are final to the ranks that still serve the request."""
+        sealed = token_count == job.prompt.prefill_tokens
+        table = self.cache.table(blocks, job.prompt.prefill_tokens)
+        for rank in self._offered[job.transfer_id].ranks_open:
+            self.agents[rank].grow(job.transfer_id, (table,), token_count, sealed=sealed)
+
+    def _seal(self, job: Job, blocks: npt.NDArray[np.int64]) -> None:
+        """The prefill is over: nothing writes these blocks any more."""
+        self._grow(job, blocks, job.prompt.prefill_tokens)
+        offered = self._offered[job.transfer_id]
+        offered.computing = False
+        self._release(job.transfer_id, offered)
 
     def _collect(self) -> bool:
         results = self.results()
@@ -115,13 +141,17 @@ class PrefillEngine(Engine):
             case _:
                 assert_never(result)
         offered.ranks_open.discard(rank)
-        if offered.ranks_open:
+        self._release(result.transfer_id, offered)
+
+    def _release(self, transfer_id: TransferId, offered: _Offered) -> None:
+        """Free the blocks once no rank's transfer and no prefill is at work on them."""
+        if offered.ranks_open or offered.computing:
             return
-        del self._offered[result.transfer_id]
+        del self._offered[transfer_id]
         self.cache.allocator.give_back(offered.blocks.tolist())
         self.report(
             Released(
-                transfer_id=result.transfer_id,
+                transfer_id=transfer_id,
                 bytes_written=offered.bytes_written,
                 descriptors=offered.descriptors,
                 reason=offered.reason,

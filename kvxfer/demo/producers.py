@@ -132,7 +132,8 @@ class ProcessProducer:
 
     def submit(self, job: Job) -> None:
         prompt = {"tokens": job.prompt.tokens, "answer_tokens": job.prompt.answer_tokens}
-        self._send({"prefill": {"transfer_id": job.transfer_id, "prompt": prompt}})
+        fields = {"transfer_id": job.transfer_id, "prompt": prompt, "streams": job.streams}
+        self._send({"prefill": fields})
 
     def withdraw(self, transfer_id: TransferId) -> None:
         self._send({"withdraw": {"transfer_id": transfer_id}})

@@ -78,6 +78,9 @@ class Finished:
     landed_ms: float
     first_token_ms: float
     last_token_ms: float
+    bytes_read: int = 0
+    descriptors: int = 0
+    """What D read itself; nothing where P writes."""
 
 
 @attrs.frozen(kw_only=True)

@@ -52,11 +52,11 @@ class DemoResult:
 
     @property
     def bytes_moved(self) -> int:
-        return sum(one.released.bytes_written for one in self._all() if one.released)
+        return sum(one.bytes_moved for one in self._all())
 
     @property
     def descriptors_posted(self) -> int:
-        return sum(one.released.descriptors for one in self._all() if one.released)
+        return sum(one.descriptors for one in self._all())
 
     @property
     def ok(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import attrs
 
 from kvxfer.core.ids import TransferId
+from kvxfer.demo.engines import Job
 from kvxfer.demo.reports import Finished, Prefilled, Released
 from kvxfer.demo.sequence import Prompt
 from kvxfer.demo.workload import Mode
@@ -31,6 +32,15 @@ class Served:
     def transfer_id(self) -> TransferId:
         return TransferId(f"{self.mode}-{self.index:04d}")
 
+    def job(self) -> Job:
+        """The request as both engines get it."""
+        return Job(
+            transfer_id=self.transfer_id,
+            prompt=self.prompt,
+            reads=self.mode is Mode.PULL,
+            streams=self.mode is Mode.STREAM,
+        )
+
     @property
     def answered(self) -> bool:
         return self.finished is not None or bool(self.failure)
@@ -39,6 +49,18 @@ class Served:
     def over(self) -> bool:
         """Answered, and P has its blocks back."""
         return self.answered and self.released is not None
+
+    @property
+    def bytes_moved(self) -> int:
+        """By either side."""
+        written = self.released.bytes_written if self.released else 0
+        return written + (self.finished.bytes_read if self.finished else 0)
+
+    @property
+    def descriptors(self) -> int:
+        """Ranges that either side posted."""
+        written = self.released.descriptors if self.released else 0
+        return written + (self.finished.descriptors if self.finished else 0)
 
     @property
     def ttft_ms(self) -> float | None:

@@ -32,6 +32,8 @@ class EngineSetup:
     model_seed: int
     cache_seed: int
     cache: CacheShape
+    part_tokens: int = 0
+    """The grid on which P's parts are cut."""
 
 
 def start_agents(setup: EngineSetup, cache: EngineCache, role: Role) -> list[Agent]:
@@ -48,6 +50,7 @@ def start_agents(setup: EngineSetup, cache: EngineCache, role: Role) -> list[Age
                 shard=cache.shard(rank),
                 memories=(pool.memory,),
                 transport=setup.transport,
+                part_tokens=setup.part_tokens,
                 listen=(HOST, 0) if role is Role.PRODUCER else None,
             )
             agents.append(Agent.start(config))

@@ -21,12 +21,13 @@ from kvxfer.demo.workload import Mode
 
 HEADINGS = {
     Mode.PUSH: "Push: D registers its blocks when the request arrives",
-    Mode.PULL: "Legs one after the other (pull order): D registers when P has finished",
+    Mode.PULL: "Pull: D registers when P has finished, and reads",
+    Mode.STREAM: "Stream: push, and each chunk leaves when it is computed",
 }
 LEGEND = (
     ("queued", "P: waiting for its turn"),
     ("prefill", "P: prefill"),
-    ("write", "P: one-sided write, from first post to last completion"),
+    ("write", "one-sided writes of P or reads of D, from first post to last completion"),
     ("granted", "D: blocks registered, KV not there yet"),
     ("ready", "D: KV there, first token not yet"),
     ("decode", "D: decode, from first to last token"),
@@ -67,7 +68,8 @@ class Moments:
     prefilled: Prefilled
     finished: Finished
     posted_ms: float
-    written_ms: float
+    moved_ms: float
+    """Of the one-sided operations: the first post, the last end."""
 
 
 def write_timeline(result: DemoResult, path: Path) -> None:
@@ -98,24 +100,24 @@ def page(result: DemoResult) -> str:
 
 
 def collect(result: DemoResult, mode: Mode) -> list[Moments]:
-    """The answered requests of a mode, in order of arrival, with their writes."""
+    """The answered requests of a mode, in order of arrival, with their operations."""
     posted: dict[str, list[float]] = defaultdict(list)
-    written: dict[str, list[float]] = defaultdict(list)
-    for step in result.prefill_state.steps:
+    moved: dict[str, list[float]] = defaultdict(list)
+    for step in (*result.prefill_state.steps, *result.decode_state.steps):
         if step.step == "posted":
             posted[step.transfer_id].append(step.t_ms)
-        elif step.step == "written":
-            written[step.transfer_id].append(step.t_ms)
+        elif step.step in ("written", "read"):
+            moved[step.transfer_id].append(step.t_ms)
     return [
         Moments(
             served=one,
             prefilled=one.prefilled,
             finished=one.finished,
             posted_ms=min(posted[one.transfer_id]),
-            written_ms=max(written[one.transfer_id]),
+            moved_ms=max(moved[one.transfer_id]),
         )
         for one in result.served[mode]
-        if one.prefilled and one.finished and posted[one.transfer_id] and written[one.transfer_id]
+        if one.prefilled and one.finished and posted[one.transfer_id] and moved[one.transfer_id]
     ]
 
 
@@ -147,27 +149,17 @@ def _row(one: Moments, origin: float) -> Row:
     def bar(start: float, stop: float, kind: str, words: str) -> Bar:
         return Bar(start - origin, stop - origin, kind, f"{name}, {words}")
 
-    return Row(
-        label=f"{name} · {len(one.served.prompt.tokens)}",
-        lanes=(
-            (
-                "P",
-                (
-                    bar(one.served.arrival_ms, p.start_ms, "queued", "queued at P"),
-                    bar(p.start_ms, p.stop_ms, "prefill", "prefill"),
-                    bar(one.posted_ms, one.written_ms, "write", "write"),
-                ),
-            ),
-            (
-                "D",
-                (
-                    bar(d.admitted_ms, d.landed_ms, "granted", "registered, waiting for KV"),
-                    bar(d.landed_ms, d.first_token_ms, "ready", "landed, first token next"),
-                    bar(d.first_token_ms, d.last_token_ms, "decode", "decode"),
-                ),
-            ),
-        ),
+    here = (
+        bar(one.served.arrival_ms, p.start_ms, "queued", "queued at P"),
+        bar(p.start_ms, p.stop_ms, "prefill", "prefill"),
     )
+    there = (
+        bar(d.admitted_ms, d.landed_ms, "granted", "registered, waiting for KV"),
+        bar(d.landed_ms, d.first_token_ms, "ready", "landed, first token next"),
+        bar(d.first_token_ms, d.last_token_ms, "decode", "decode"),
+    )
+    lanes = _lanes(one, bar(one.posted_ms, one.moved_ms, "write", _moves(one)), here, there)
+    return Row(label=f"{name} · {len(one.served.prompt.tokens)}", lanes=lanes)
 
 
 def _handoff_row(one: Moments) -> Row:
@@ -176,21 +168,28 @@ def _handoff_row(one: Moments) -> Row:
 
     def bar(start: float, stop: float, kind: str, words: str) -> Bar:
         # What began before the prefill ended is cut at the origin.
-        return Bar(max(0.0, start - origin), stop - origin, kind, f"{name}, {words}")
+        start = max(0.0, start - origin)
+        return Bar(start, max(start, stop - origin), kind, f"{name}, {words}")
 
-    return Row(
-        label=name,
-        lanes=(
-            ("P", (bar(one.posted_ms, one.written_ms, "write", "write"),)),
-            (
-                "D",
-                (
-                    bar(d.admitted_ms, d.landed_ms, "granted", "registered, waiting for KV"),
-                    bar(d.landed_ms, d.first_token_ms, "ready", "landed, first token next"),
-                ),
-            ),
-        ),
+    there = (
+        bar(d.admitted_ms, d.landed_ms, "granted", "registered, waiting for KV"),
+        bar(d.landed_ms, d.first_token_ms, "ready", "landed, first token next"),
     )
+    lanes = _lanes(one, bar(one.posted_ms, one.moved_ms, "write", _moves(one)), (), there)
+    return Row(label=name, lanes=lanes)
+
+
+def _moves(one: Moments) -> str:
+    return "read" if one.served.mode is Mode.PULL else "write"
+
+
+def _lanes(
+    one: Moments, moves: Bar, here: tuple[Bar, ...], there: tuple[Bar, ...]
+) -> tuple[tuple[str, tuple[Bar, ...]], ...]:
+    """P's and D's lane; the operations are in that of whoever posts them."""
+    if one.served.mode is Mode.PULL:
+        return (("P", here), ("D", (*there, moves)))
+    return (("P", (*here, moves)), ("D", there))
 
 
 def _head(result: DemoResult) -> str:

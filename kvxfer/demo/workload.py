@@ -18,15 +18,16 @@ from kvxfer.errors import BadValue
 
 
 class Mode(StrEnum):
-    """Order of the two legs of a request.
+    """Who moves the KV, and when.
 
-    PUSH: D registers when the request arrives, while P still computes. PULL: the
-    legs one after the other; D registers only when P has finished. In both the
-    producer writes; a consumer that reads is a later step.
+    PUSH: D registers when the request arrives, while P still computes; P writes when it
+    has finished. PULL: the legs one after the other; D registers when P has finished, and
+    reads. STREAM: as PUSH, but P writes each chunk of the prompt when it is computed.
     """
 
     PUSH = "push"
     PULL = "pull"
+    STREAM = "stream"
 
 
 @attrs.frozen(kw_only=True)

@@ -3,7 +3,7 @@
 Public names for engines and their adapters.
 """
 
-from kvxfer.core.ids import Reason, Role, TransferId
+from kvxfer.core.ids import Initiator, Reason, Role, TransferId
 from kvxfer.driver.agent import Agent, AgentFailed
 from kvxfer.driver.commands import ProducerAddress
 from kvxfer.driver.config import AgentConfig
@@ -15,6 +15,7 @@ __all__ = [
     "Agent",
     "AgentConfig",
     "AgentFailed",
+    "Initiator",
     "Landed",
     "LetGo",
     "Limits",

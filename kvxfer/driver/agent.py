@@ -16,15 +16,18 @@ from collections.abc import Mapping
 import attrs
 import trio
 
-from kvxfer.core.ids import Incarnation, Reason, TransferId
+from kvxfer.core.ids import Incarnation, Initiator, Reason, TransferId
 from kvxfer.driver.commands import (
     Cancel,
     Command,
     Decline,
+    Drain,
     Expect,
+    Grow,
     Offer,
     ProducerAddress,
     Register,
+    TransferCommand,
     Withdraw,
 )
 from kvxfer.driver.config import AgentConfig
@@ -52,6 +55,7 @@ class Agent:
     _results: deque[Result] = attrs.field(factory=deque)
     _arrived: threading.Event = attrs.field(factory=threading.Event)
     _ready: threading.Event = attrs.field(factory=threading.Event)
+    _drained: threading.Event = attrs.field(factory=threading.Event)
     _failure: BaseException | None = None
     _counters: Mapping[str, int] = attrs.field(factory=dict)
     _pump: Pump | None = None
@@ -92,8 +96,12 @@ class Agent:
         digest: bytes = b"",
         lease_ms: int | None = None,
         tag: str = "",
+        sealed: bool = True,
     ) -> None:
-        """Tokens [0, token_count) are final; hold the blocks until Sent or Unsent."""
+        """Tokens [0, token_count) are final; hold the blocks until Sent or Unsent.
+
+        With `sealed` False more follows by `grow`, while the prefill runs.
+        """
         self._put(
             Offer(
                 transfer_id=transfer_id,
@@ -102,6 +110,35 @@ class Agent:
                 digest=digest,
                 lease_ms=lease_ms,
                 tag=tag,
+                sealed=sealed,
+            )
+        )
+
+    def grow(
+        self,
+        transfer_id: TransferId,
+        tables: tuple[BlockTable, ...],
+        token_count: int,
+        *,
+        sealed: bool = False,
+        tag: str = "",
+        token_ahead: int = 0,
+        layers_final: int = 0,
+    ) -> None:
+        """More of an unsealed offer is final: tokens [0, token_count) of `tables`, all so far.
+
+        Of the tokens after them, below `token_ahead`, the first `layers_final` layers are
+        final too. Harmless where the offer has ended: its Unsent tells.
+        """
+        self._put(
+            Grow(
+                transfer_id=transfer_id,
+                tables=tables,
+                token_count=token_count,
+                sealed=sealed,
+                tag=tag,
+                token_ahead=token_ahead,
+                layers_final=layers_final,
             )
         )
 
@@ -131,8 +168,12 @@ class Agent:
         digest: bytes = b"",
         deadline_ms: int | None = None,
         tag: str = "",
+        initiator: Initiator = Initiator.PRODUCER,
     ) -> None:
-        """Grant the producers access to the blocks; Landed or Lost follows, then LetGo."""
+        """Have the tokens put into the blocks; Landed or Lost follows, then LetGo.
+
+        `initiator`: the producers write (push), or this agent reads (pull).
+        """
         self._put(
             Register(
                 transfer_id=transfer_id,
@@ -143,6 +184,7 @@ class Agent:
                 digest=digest,
                 deadline_ms=deadline_ms,
                 tag=tag,
+                initiator=initiator,
             )
         )
 
@@ -153,6 +195,16 @@ class Agent:
     def decline(self, transfer_id: TransferId, producers: tuple[ProducerAddress, ...]) -> None:
         """Nothing is needed of this transfer; tells the producers, gives no results."""
         self._put(Decline(transfer_id=transfer_id, producers=producers))
+
+    # --- the whole agent ---
+
+    def drain(self) -> None:
+        """Take nothing new and finish what is there; see `drained`. The agent stays up."""
+        self._submit(Drain())
+
+    def drained(self, timeout_s: float = 0.0) -> bool:
+        """True once all that was there has ended; waits for it up to `timeout_s`."""
+        return self._drained.wait(timeout_s)
 
     # --- results ---
 
@@ -187,8 +239,11 @@ class Agent:
 
     # --- the writer thread ---
 
-    def _put(self, command: Command) -> None:
+    def _put(self, command: TransferCommand) -> None:
         self._check_id(command.transfer_id)
+        self._submit(command)
+
+    def _submit(self, command: Command) -> None:
         if self._failure is not None:
             raise AgentFailed(f"writer thread died: {self._failure!r}") from self._failure
         self._mailbox.append(command)
@@ -235,6 +290,7 @@ class Agent:
                 mailbox=self._mailbox,
                 deliver=self._deliver,
                 publish=self._publish,
+                on_drained=self._drained.set,
             )
             self._token = trio.lowlevel.current_trio_token()
             self._publish(pump.counters())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from kvxfer.core.ids import Reason, TransferId
+from kvxfer.core.ids import Initiator, Reason, TransferId
 from kvxfer.layout.geometry import BlockTable
 
 
@@ -24,10 +24,11 @@ class ProducerAddress:
 
 @attrs.frozen(kw_only=True)
 class Register:
-    """Consumer: grant the producers of a transfer write access to `tables`.
+    """Consumer: have the tokens of a transfer put into `tables`.
 
     Tokens [token_start, token_stop) are wanted; `tables` name the blocks for
-    them. `producers` are all ranks of the producing engine.
+    them. `producers` are all ranks of the producing engine. `initiator`: they
+    write (push), or this agent reads (pull).
     """
 
     transfer_id: TransferId
@@ -39,6 +40,7 @@ class Register:
     deadline_ms: int | None = None
     tag: str = ""
     """The engine's own name for the request; comes back in every result about it."""
+    initiator: Initiator = Initiator.PRODUCER
 
 
 @attrs.frozen(kw_only=True)
@@ -68,7 +70,11 @@ class Expect:
 
 @attrs.frozen(kw_only=True)
 class Offer:
-    """Producer: tokens [0, token_count) are final in `tables`; hold them until Sent or Unsent."""
+    """Producer: tokens [0, token_count) are final in `tables`; hold them until Sent or Unsent.
+
+    Where `sealed` is False, `Grow` follows; the blocks of the whole prefill, those not yet
+    named included, must be held from now on.
+    """
 
     transfer_id: TransferId
     tables: tuple[BlockTable, ...]
@@ -76,6 +82,25 @@ class Offer:
     digest: bytes = b""
     lease_ms: int | None = None
     tag: str = ""
+    sealed: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class Grow:
+    """Producer: more of an offer that is not sealed is final.
+
+    `tables` name all blocks so far. Of tokens [token_count, token_ahead) the first
+    `layers_final` layers of every group are final, too, in this rank's own order. Ignored
+    where the offer has ended meanwhile: Unsent is or was on its way.
+    """
+
+    transfer_id: TransferId
+    tables: tuple[BlockTable, ...]
+    token_count: int
+    sealed: bool = False
+    tag: str = ""
+    token_ahead: int = 0
+    layers_final: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -87,4 +112,10 @@ class Withdraw:
     reason: Reason = Reason.PRODUCER_ABORTED
 
 
-Command = Register | Cancel | Decline | Expect | Offer | Withdraw
+@attrs.frozen(kw_only=True)
+class Drain:
+    """Take nothing new, finish what is there."""
+
+
+TransferCommand = Register | Cancel | Decline | Expect | Offer | Grow | Withdraw
+Command = TransferCommand | Drain

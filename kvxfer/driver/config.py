@@ -39,6 +39,11 @@ class AgentConfig:
     listen: tuple[str, int] | None = None
     allow_remote: bool = False
     check_digest: bool = True
+    part_tokens: int = 0
+    """Producer: parts end at multiples of so many tokens, so that they can leave while the
+    prefill runs; the engine's chunk size is a good choice. 0: one part for all tokens."""
+    part_layers: int = 0
+    """Producer: the last tokens are cut further, after so many layers. 0: not cut."""
     limits: Limits = attrs.field(factory=Limits)
     timings: Timings = attrs.field(factory=Timings)
     events_max: int = 100_000
@@ -50,6 +55,9 @@ class AgentConfig:
         if not 0 < size <= self.limits.engine_id_bytes_max:
             bound = f"1 to {self.limits.engine_id_bytes_max} bytes"
             raise BadValue("engine_id", self.engine_id, bound)
+        for name, high in (("part_tokens", 1 << 40), ("part_layers", self.limits.layers_max)):
+            if not 0 <= getattr(self, name) <= high:
+                raise BadValue(name, getattr(self, name), f"from 0 to {high}")
         areas = [(a.base, a.length) for a in self.shard.areas]
         if [(m.base, m.length) for m in self.memories] != areas:
             raise BadValue("memories", self.memories, f"the areas of the shard, {areas}")

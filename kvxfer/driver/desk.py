@@ -17,6 +17,7 @@ from kvxfer.core.ids import PeerKey, TransferId
 from kvxfer.core.session import Session
 from kvxfer.driver import commands as cmd
 from kvxfer.driver import results as rs
+from kvxfer.driver.runs import block_runs
 from kvxfer.limits import Limits, Timings
 
 Tell = fx.TellLanded | fx.TellLost | fx.TellLetGo | fx.TellSent | fx.TellUnsent
@@ -31,6 +32,8 @@ class Wanted:
     command: cmd.Register
     started_ms: float
     bytes_wanted: int = 0
+    bytes_read: int = 0
+    descriptors: int = 0
 
 
 @attrs.define(kw_only=True)
@@ -78,10 +81,14 @@ class Desk:
                 return ev.Expect(transfer_id=command.transfer_id, tag=command.tag)
             case cmd.Offer():
                 return self._offer(command)
+            case cmd.Grow():
+                return self._grow(command)
             case cmd.Withdraw():
                 return ev.Withdraw(
                     transfer_id=command.transfer_id, reason=command.reason, tag=command.tag
                 )
+            case cmd.Drain():
+                return ev.Drain()
             case _:
                 assert_never(command)
 
@@ -95,6 +102,7 @@ class Desk:
             digest=command.digest,
             deadline_ms=command.deadline_ms or self.timings.transfer_deadline_ms,
             tag=command.tag,
+            initiator=command.initiator,
         )
 
     def _offer(self, command: cmd.Offer) -> ev.Event:
@@ -105,6 +113,27 @@ class Desk:
             digest=command.digest,
             lease_ms=command.lease_ms or self.timings.offer_lease_ms,
             tag=command.tag,
+            sealed=command.sealed,
+            tables=block_runs(command.tables),
+        )
+
+    def _grow(self, command: cmd.Grow) -> ev.Event:
+        offered = self.offered.get((command.transfer_id, command.tag))
+        if offered is not None and not offered.command.sealed:
+            offered.command = attrs.evolve(
+                offered.command,
+                tables=command.tables,
+                token_count=command.token_count,
+                sealed=command.sealed,
+            )
+        return ev.Grow(
+            transfer_id=command.transfer_id,
+            token_count=command.token_count,
+            sealed=command.sealed,
+            tag=command.tag,
+            tables=block_runs(command.tables),
+            token_ahead=command.token_ahead,
+            layers_final=command.layers_final,
         )
 
     def _learn(self, producers: tuple[cmd.ProducerAddress, ...]) -> None:
@@ -154,6 +183,8 @@ class Desk:
             tag=tell.tag,
             bytes_received=wanted.bytes_wanted,
             elapsed_ms=now_ms - wanted.started_ms,
+            bytes_read=wanted.bytes_read,
+            descriptors=wanted.descriptors,
         )
 
     def _sent(self, tell: fx.TellSent, now_ms: float) -> rs.Result:

@@ -58,6 +58,7 @@ class Loop:
     mailbox: deque[Command]
     deliver: Callable[[list[Result]], None]
     publish: Callable[[dict[str, int]], None]
+    on_drained: Callable[[], None] = lambda: None
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _stopping: bool = False
     _drain_s: float = 0.0
@@ -155,6 +156,8 @@ class Loop:
             self.publish(self.pump.counters())
         if turn.results:
             self.deliver(turn.results)
+        if turn.drained:
+            self.on_drained()
 
     # --- connections ---
 

@@ -2,33 +2,40 @@
 
 Owns the translation between core names (parts, block runs) and layout values
 (edges, tables, plans). Knows no network. Invariant: the parts of an edge follow
-from the two descriptors and the wanted tokens alone, so both sides derive the
-same names (D3).
+from the two descriptors, the producer's grid and the wanted tokens alone, so
+both sides derive the same names (D3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from kvxfer.core.effects import Post
 from kvxfer.core.events import EdgePlan
 from kvxfer.core.ids import Part
-from kvxfer.core.messages import BlockRuns, Column, Grant
+from kvxfer.core.messages import BlockRuns
 from kvxfer.driver.commands import Offer, Register
+from kvxfer.driver.grid import cut_parts, layers_of
 from kvxfer.driver.peers import Peers, RemotePeer
-from kvxfer.errors import LayoutMismatch, RemoteFault
+from kvxfer.driver.runs import block_runs, block_table
+from kvxfer.errors import BadValue, LayoutMismatch, RemoteFault
 from kvxfer.layout.geometry import BlockTable, Shard
+from kvxfer.layout.parts import bytes_wanted, check_state, groups_left_out, part_boxes
 from kvxfer.layout.plan import Plan
-from kvxfer.layout.table import blocks_of, check_table, runs_of
+from kvxfer.layout.table import check_table
+from kvxfer.layout.tokens import share_of, shared_tokens, wanted_tokens
 from kvxfer.limits import Limits
+
+LIMITS = Limits()
 
 
 def edge_plans(
-    shard: Shard, remotes: Sequence[RemotePeer], command: Register | None
+    shard: Shard,
+    remotes: Sequence[RemotePeer],
+    command: Register | None,
+    limits: Limits = LIMITS,
 ) -> tuple[EdgePlan, ...]:
-    """What each producer rank must write; nothing at all where there is no command.
+    """What must come from each producer rank; nothing at all where there is no command.
 
     Raises BadValue where the engine's tables do not cover the wanted tokens.
     """
@@ -40,52 +47,49 @@ def edge_plans(
             continue
         parts: tuple[Part, ...] = ()
         if command is not None and command.token_start < command.token_stop:
+            assert remote.shard is not None
             rank = remote.peer.key.rank
             span = (command.token_start, command.token_stop)
-            parts = tuple(Part(rank, group, *span) for group in groups)
+            boxes = part_boxes(remote.shard, shard, remote.edges, *span)
+            whole = [Part(rank, b.group, b.token_start, b.token_stop) for b in boxes]
+            grid = remote.grid.within(remote.features)
+            cut = cut_parts(whole, grid, remote.shard, remote.edges, limits.parts_per_edge_max)
+            parts = tuple(part for part in cut if _has_tokens(part, shard, remote))
         used = tuple(tables[g] for g in groups if g in tables)
         plans.append(EdgePlan(peer=remote.peer.key, parts=parts, tables=used))
     covered = {part.group for plan in plans for part in plan.parts}
     if command is not None and command.token_start < command.token_stop:
-        missing = [g.name for i, g in enumerate(shard.groups) if i not in covered]
+        missing = groups_left_out(shard, command.token_start, command.token_stop, covered)
         if missing:
             raise LayoutMismatch(f"no producer writes group {missing[0]!r}")
     return tuple(plans)
 
 
 def _runs(shard: Shard, command: Register) -> dict[int, BlockRuns]:
-    runs = {}
     for table in command.tables:
-        check_table(shard, table, command.token_start, command.token_stop)
-        starts, lengths = runs_of(table.blocks)
-        runs[table.group] = BlockRuns(
-            group=table.group,
-            first_token=table.first_token,
-            starts=_column(starts),
-            lengths=_column(lengths),
-        )
-    return runs
+        start, stop = command.token_start, command.token_stop
+        if 0 <= table.group < len(shard.groups):
+            start, stop = wanted_tokens(shard.groups[table.group], start, stop)
+        check_table(shard, table, start, stop)
+    return {runs.group: runs for runs in block_runs(command.tables)}
 
 
-def _column(values: np.ndarray[tuple[int, ...], np.dtype[np.integer]]) -> Column:
-    width = 4 if values.size == 0 or int(values.max()) < 1 << 32 else 8
-    return Column(width, values.astype(f"<u{width}").tobytes())
+def _has_tokens(part: Part, shard: Shard, remote: RemotePeer) -> bool:
+    """Are there tokens of the part that both ranks hold (spec 7.5)?"""
+    assert remote.shard is not None
+    edge = next(edge for edge in remote.edges if edge.consumer_group == part.group)
+    here = remote.shard.groups[edge.producer_group]
+    shares = share_of(here), share_of(shard.groups[part.group])
+    return shared_tokens(*shares, part.token_start, part.token_stop) > 0
 
 
 def wanted_bytes(shard: Shard, command: Register) -> int:
     """Bytes that land in this shard for the wanted tokens."""
-    tokens = max(0, command.token_stop - command.token_start)
-    return sum(
-        tokens
-        * len(group.layers)
-        * (group.head_stop - group.head_start)
-        * sum(plane.content_bytes for plane in group.planes)
-        for group in shard.groups
-    )
+    return bytes_wanted(shard, command.token_start, command.token_stop)
 
 
 def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits: Limits) -> Plan:
-    """The byte ranges of one part: our blocks to theirs.
+    """The byte ranges of one part that is written: our blocks to theirs.
 
     Raises RemoteFault where the grant names blocks that its descriptor does not
     have, LayoutMismatch where the ranges cannot be served.
@@ -93,7 +97,10 @@ def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits
     part = post.part
     if part.producer_rank != peers.config.shard.rank:
         raise RemoteFault("part.producer_rank", part.producer_rank, f"{peers.config.shard.rank}")
-    target = _granted_table(remote, post.grant, part.group, limits)
+    # One check for all parts of the group: their tokens lie in one span of the table.
+    parts = [p for p in post.grant.parts if p.group == part.group]
+    span = (min(p.token_start for p in parts), max(p.token_stop for p in parts))
+    target = _their_table(remote, post.grant.tables, part.group, span, limits)
     sources = {table.group: table for table in offer.tables}
     plans = []
     for edge in remote.edges:
@@ -103,28 +110,55 @@ def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits
         if source is None:
             raise RemoteFault("part.group", part.group, "a group that was offered")
         check_table(peers.config.shard, source, part.token_start, part.token_stop)
-        geometry = peers.geometry(remote, edge)
-        plans.append(geometry.plan(source, target, part.token_start, part.token_stop))
+        group = peers.config.shard.groups[edge.producer_group]
+        check_state(group, source, part.token_stop, offer.token_count)
+        wanted = layers_of(part, peers.config.shard, edge)
+        if wanted.layers:
+            geometry = peers.geometry(remote, wanted)
+            plans.append(geometry.plan(source, target, part.token_start, part.token_stop))
     if not plans:
         raise RemoteFault("part.group", part.group, "a group of an edge between these ranks")
     return Plan.concat(plans)
 
 
-def _granted_table(remote: RemotePeer, grant: Grant, group: int, limits: Limits) -> BlockTable:
-    for runs in grant.tables:
+def read_plan(
+    peers: Peers, remote: RemotePeer, post: Post, command: Register, limits: Limits
+) -> Plan:
+    """The byte ranges of one part that is read: their blocks to ours.
+
+    Raises RemoteFault where the offer names blocks that its descriptor does not
+    have, LayoutMismatch where the ranges cannot be served.
+    """
+    part, offer = post.part, post.offer
+    assert offer is not None
+    assert remote.shard is not None
+    targets = {table.group: table for table in command.tables}
+    if part.group not in targets:
+        raise BadValue("tables", part.group, "a table for every group that is wanted")
+    span = (part.token_start, part.token_stop)
+    plans = []
+    for edge in remote.edges:
+        wanted = layers_of(part, remote.shard, edge)
+        if edge.consumer_group != part.group or not wanted.layers:
+            continue
+        source = _their_table(remote, offer.tables, edge.producer_group, span, limits)
+        geometry = peers.geometry(remote, wanted)
+        plans.append(geometry.plan(source, targets[part.group], *span))
+    return Plan.concat(plans)
+
+
+def _their_table(
+    remote: RemotePeer,
+    tables: Sequence[BlockRuns],
+    group: int,
+    span: tuple[int, int],
+    limits: Limits,
+) -> BlockTable:
+    """A table that came from the other side, checked against its descriptor."""
+    for runs in tables:
         if runs.group == group:
-            blocks = blocks_of(
-                _values(runs.starts), _values(runs.lengths), limits.blocks_per_grant_max
-            )
-            table = BlockTable(group=group, first_token=runs.first_token, blocks=blocks)
+            table = block_table(runs, limits.blocks_per_grant_max)
             assert remote.shard is not None
-            # One check for all parts of the group: their tokens lie in one span of the table.
-            starts = [p.token_start for p in grant.parts if p.group == group]
-            stops = [p.token_stop for p in grant.parts if p.group == group]
-            check_table(remote.shard, table, min(starts), max(stops))
+            check_table(remote.shard, table, *span)
             return table
-    raise RemoteFault("grant.tables", group, "a table for every group of a part")
-
-
-def _values(column: Column) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    return np.frombuffer(column.data, f"<u{column.width}").astype(np.uint64)
+    raise RemoteFault("tables", group, "a table for every group of a part")

@@ -14,9 +14,10 @@ from collections.abc import Callable
 import attrs
 
 from kvxfer.core.handshake import Refusal
-from kvxfer.core.ids import LinkId, Peer, Reason
+from kvxfer.core.ids import NO_FEATURES, Feature, LinkId, Peer, Reason
 from kvxfer.core.messages import Describe
 from kvxfer.driver.config import AgentConfig
+from kvxfer.driver.grid import WHOLE, Grid
 from kvxfer.errors import KvxferError, LayoutMismatch, RemoteFault
 from kvxfer.layout.edges import Edge, edges_between
 from kvxfer.layout.geometry import Shard
@@ -25,6 +26,9 @@ from kvxfer.layout.translate import EdgeGeometry
 from kvxfer.status import Status
 from kvxfer.transport.ops import TransportOps
 from kvxfer.wire.cbor import decode_plain, encode_plain
+
+GEOMETRIES_MAX = 256
+"""Kept per link; a peer that names ever new layer ranges has the rest worked out each time."""
 
 
 @attrs.define(kw_only=True)
@@ -39,6 +43,10 @@ class RemotePeer:
     shard: Shard | None = None
     edges: tuple[Edge, ...] = ()
     """Edges between this rank and the peer's rank."""
+    features: Feature = NO_FEATURES
+    """What both ends have, once the link is up."""
+    grid: Grid = WHOLE
+    """Where parts are cut that come from this peer."""
     geometries: dict[Edge, EdgeGeometry] = attrs.field(factory=dict)
     requests_open: int = 0
 
@@ -63,7 +71,13 @@ class Peers:
 
     def describe(self, link: LinkId, peer: Peer) -> Describe:
         remote = self._remote(link, peer)
-        return Describe(transport=self.ops.name, blob=remote.blob, shard=self._own_shard)
+        return Describe(
+            transport=self.ops.name,
+            blob=remote.blob,
+            shard=self._own_shard,
+            part_tokens=self.config.part_tokens,
+            part_layers=self.config.part_layers,
+        )
 
     def accept(self, link: LinkId, peer: Peer, theirs: Describe) -> tuple[int, ...]:
         """Check the peer's description, connect to it; ranks of its engine that matter here."""
@@ -78,6 +92,7 @@ class Peers:
             if shard.rank != peer.key.rank:
                 raise RemoteFault("shard.rank", shard.rank, f"the rank of HELLO, {peer.key.rank}")
             ranks = self._match(remote, shard)
+            remote.grid = Grid(part_tokens=theirs.part_tokens, part_layers=theirs.part_layers)
         except (RemoteFault, LayoutMismatch) as fault:
             raise Refusal(Reason.LAYOUT_REFUSED, str(fault)) from fault
         except Exception as error:
@@ -146,11 +161,14 @@ class Peers:
                 del self._ended[peer]
 
     def geometry(self, remote: RemotePeer, edge: Edge) -> EdgeGeometry:
-        """Per pair of peers and edge, worked out once."""
+        """Worked out once for each edge; the layers of a part make an edge of their own."""
         found = remote.geometries.get(edge)
         if found is None:
             if remote.shard is None:
                 raise KvxferError(f"link {remote.link} has no description yet")
-            found = EdgeGeometry.build(self.config.shard, remote.shard, edge)
-            remote.geometries[edge] = found
+            mine = self.config.shard
+            pair = (remote.shard, mine) if remote.dialled else (mine, remote.shard)
+            found = EdgeGeometry.build(*pair, edge)
+            if len(remote.geometries) < GEOMETRIES_MAX:
+                remote.geometries[edge] = found
         return found

@@ -1,10 +1,10 @@
 """Posting parts in bounded windows, fairly.
 
-Owns the queue of parts to be written and the state of each part in flight.
-Knows no protocol: it asks `claim` before the first byte and reports how a part
-ended. Invariants: at most `windows_per_peer_max` windows are in flight towards
-one peer, so that a cancel waits for those only; the notification is posted with
-the last window, once all earlier ones are complete.
+Owns the queue of parts to be written or read and the state of each part in
+flight. Knows no protocol: it asks `claim` before the first byte and reports how
+a part ended. Invariants: at most `windows_per_peer_max` windows are in flight
+towards one peer, so that a cancel waits for those only; the notification of a
+write is posted with the last window, once all earlier ones are complete.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Active:
     post: Post
     remote: RemotePeer
     plan: Plan
-    notification: bytes
+    notification: bytes | None
+    """Goes with the last window of a write. None: the part is read."""
     bounds: list[int]
     """Window k covers descriptors [bounds[k], bounds[k + 1])."""
     next_window: int = 0
@@ -64,12 +65,13 @@ class Poster:
     active: dict[OpId, Active] = attrs.field(factory=dict)
     descriptors_posted: int = 0
     bytes_posted: int = 0
+    bytes_read: int = 0
     failed_links: set[LinkId] = attrs.field(factory=set)
     """Links whose transport peer is beyond use: both sides have to make a new one."""
     _queues: dict[int, deque[Active]] = attrs.field(factory=dict)
     _requests: dict[int, Active] = attrs.field(factory=dict)
 
-    def add(self, post: Post, remote: RemotePeer, plan: Plan, notification: bytes) -> None:
+    def add(self, post: Post, remote: RemotePeer, plan: Plan, notification: bytes | None) -> None:
         active = Active(
             post=post,
             remote=remote,
@@ -131,21 +133,23 @@ class Poster:
         if active.halted or active.windows_left == 0:
             return self._settle(active)
         last = active.windows_left == 1
-        if last and active.in_flight:
+        if last and active.in_flight and active.notification is not None:
             return []
         return self._post_window(active, active.notification if last else None)
+
+    def _post(self, active: Active, window: Plan, notification: bytes | None) -> tuple[Status, int]:
+        session, handle = self.transport_session, active.remote.handle
+        if active.notification is None:
+            # A plan runs from the producer's blocks to the consumer's: the target is ours.
+            return self.ops.post_read(session, handle, window.dst, window.src, window.length, None)
+        return self.ops.post_write(
+            session, handle, window.src, window.dst, window.length, notification
+        )
 
     def _post_window(self, active: Active, notification: bytes | None) -> list[OpEvent]:
         start, stop = active.bounds[active.next_window : active.next_window + 2]
         window = active.plan.window(start, stop)
-        status, request = self.ops.post_write(
-            self.transport_session,
-            active.remote.handle,
-            window.src,
-            window.dst,
-            window.length,
-            notification,
-        )
+        status, request = self._post(active, window, notification)
         if status == Status.NO_RESOURCE:
             return []
         if is_peer_error(status):
@@ -162,8 +166,16 @@ class Poster:
         active.remote.requests_open += 1
         self._requests[request] = active
         self.descriptors_posted += stop - start
-        self.bytes_posted += window.bytes_total
+        if active.notification is None:
+            self.bytes_read += window.bytes_total
+        else:
+            self.bytes_posted += window.bytes_total
         return []
+
+    def is_read(self, request: int) -> bool:
+        """True where the posted window belongs to a part that is read."""
+        active = self._requests.get(request)
+        return active is not None and active.notification is None
 
     def completed(self, request: int, status: int) -> list[OpEvent]:
         """One posted window has ended."""

@@ -17,16 +17,26 @@ import numpy as np
 from kvxfer.core import effects as fx
 from kvxfer.core import events as ev
 from kvxfer.core.handshake import Identity
-from kvxfer.core.ids import Incarnation, LinkId, OpId, Peer, PeerKey, Reason, TransferId
+from kvxfer.core.ids import (
+    FEATURES,
+    Feature,
+    Incarnation,
+    LinkId,
+    OpId,
+    Peer,
+    PeerKey,
+    Reason,
+    TransferId,
+)
 from kvxfer.core.messages import Done, Message
 from kvxfer.core.session import Session
 from kvxfer.driver import commands as cmd
 from kvxfer.driver import results as rs
 from kvxfer.driver.config import AgentConfig
-from kvxfer.driver.desk import Desk
-from kvxfer.driver.mapping import edge_plans, part_plan, wanted_bytes
-from kvxfer.driver.peers import Peers
-from kvxfer.driver.posting import Poster
+from kvxfer.driver.desk import Desk, Offered, Wanted
+from kvxfer.driver.mapping import edge_plans, part_plan, read_plan, wanted_bytes
+from kvxfer.driver.peers import Peers, RemotePeer
+from kvxfer.driver.posting import OpEvent, Poster
 from kvxfer.errors import BadValue, KvxferError, RemoteFault, TransportFault
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
@@ -56,6 +66,8 @@ class Turn:
     closes: list[LinkId] = attrs.field(factory=list)
     dials: list[tuple[PeerKey, str, int]] = attrs.field(factory=list)
     results: list[rs.Result] = attrs.field(factory=list)
+    drained: bool = False
+    """All that was there when the agent was told to drain has ended."""
     progressed: bool = False
 
 
@@ -71,8 +83,8 @@ class Pump:
     poster: Poster = attrs.field(init=False)
     desk: Desk = attrs.field(init=False)
     trace: deque[TraceRecord] = attrs.field(init=False)
-    drained: bool = False
-    """All that was there when `Drain` came has ended."""
+    _ended: list[OpEvent] = attrs.field(factory=list)
+    """Ends of READs that wait for a time taken after the poll that told of them."""
     _transport: int = 0
     _regions: list[int] = attrs.field(factory=list)
     _turn: Turn = attrs.field(factory=Turn)
@@ -91,6 +103,7 @@ class Pump:
                 rank=config.shard.rank,
                 incarnation=self.incarnation,
                 role=config.role,
+                features=self._features(),
             ),
             limits=config.limits,
             timings=config.timings,
@@ -124,6 +137,10 @@ class Pump:
             self.ops.close(self._transport)
             bound = "WRITE and NOTIFY_AFTER_VISIBLE, and no NEEDS_FLUSH: this version cannot flush"
             raise BadValue(f"capabilities of {self.ops.name}", str(caps), bound)
+
+    def _features(self) -> Feature:
+        reads = self.ops.caps(self._transport) & Caps.READ
+        return FEATURES if reads else FEATURES & ~Feature.PULL
 
     def close(self) -> None:
         """Drop everything; the caller has drained before where it could."""
@@ -207,6 +224,9 @@ class Pump:
         """Advance everything once; never waits. `signalled`: the transport's wake-up fired."""
         self._now_ms = now_ms
         self.session.advance(int(now_ms))
+        ended, self._ended = self._ended, []
+        for event in ended:
+            self._op_event(event)
         moved = self._drain_transport() if signalled or self.busy() else False
         self._carry_out()
         for event in self.poster.turn(now_ms):
@@ -219,12 +239,17 @@ class Pump:
         self.peers.sweep(self.session.needs_fence)
         turn, self._turn = self._turn, Turn()
         turn.progressed = moved or bool(turn.writes or turn.results or turn.closes or turn.dials)
+        turn.progressed = turn.progressed or bool(self._ended) or turn.drained
         return turn
 
     def busy(self) -> bool:
         """True while the transport has to be polled."""
+        session = self.session
         return bool(
-            self.poster.active or self.session.consumer.registrations or self.session.ctx.fences
+            self.poster.active
+            or session.consumer.registrations
+            or session.ctx.fences
+            or session.producer.lenders.lent
         )
 
     def wakeup_fd(self) -> int | None:
@@ -244,8 +269,7 @@ class Pump:
             if status < 0:
                 raise TransportFault("poll", Status(status), self.ops.last_error(self._transport))
             for record in self._completions[:count]:
-                for event in self.poster.completed(int(record["request"]), int(record["status"])):
-                    self._op_event(event)
+                self._completed(int(record["request"]), int(record["status"]))
             moved = moved or count > 0
             if count < COMPLETIONS_PER_POLL:
                 break
@@ -256,6 +280,17 @@ class Pump:
             moved = moved or bool(notices)
             if status < 0 or len(notices) < NOTIFICATIONS_PER_POLL:
                 return moved
+
+    def _completed(self, request: int, status: int) -> None:
+        is_read = self.poster.is_read(request)
+        events = self.poster.completed(request, status)
+        if is_read:
+            # It counts only if it ended within a lease: the time to compare is that of the
+            # next turn, which comes at once.
+            self._ended += events
+            return
+        for event in events:
+            self._op_event(event)
 
     def _notification(self, handle: int, payload: bytes) -> None:
         remote = self.peers.by_handle.get(handle)
@@ -302,7 +337,7 @@ class Pump:
                 result = self.desk.result_of(effect, self.session, self._now_ms)
                 self._turn.results.append(result)
             case fx.TellDrained():
-                self.drained = True
+                self._turn.drained = True
             case fx.Trace():
                 self._trace(effect)
             case _:
@@ -318,11 +353,12 @@ class Pump:
     def _resolve(self, effect: fx.Resolve) -> None:
         wanted = None if effect.silent else self.desk.wanted[effect.transfer_id, effect.tag]
         command = wanted.command if wanted is not None else None
-        remotes = [self.peers.by_link[k] for k in effect.links if k in self.peers.by_link]
+        live = self.session.ctx.links
+        remotes = [self.peers.by_link[k] for k in effect.links if k in live]
         try:
             # Where a link died within this batch, the core dials it again.
             whole = len(remotes) == len(effect.links)
-            edges = edge_plans(self.config.shard, remotes, command) if whole else ()
+            edges = self._edge_plans(remotes, command) if whole else ()
         except KvxferError as error:
             event: ev.Unresolvable | ev.Resolved = ev.Unresolvable(
                 transfer_id=effect.transfer_id,
@@ -344,6 +380,13 @@ class Pump:
                 wanted.bytes_wanted = wanted_bytes(self.config.shard, wanted.command)
         self.session.handle(event, int(self._now_ms))
 
+    def _edge_plans(
+        self, remotes: list[RemotePeer], command: cmd.Register | None
+    ) -> tuple[ev.EdgePlan, ...]:
+        for remote in remotes:
+            remote.features = self.session.ctx.links[remote.link].features
+        return edge_plans(self.config.shard, remotes, command, self.config.limits)
+
     def _fence(self, peer: Peer) -> None:
         fenced = self.peers.fence(peer)
         if not fenced:
@@ -353,30 +396,40 @@ class Pump:
         self.session.handle(ev.FenceResult(peer=peer, fenced=fenced), int(self._now_ms))
 
     def _post(self, effect: fx.Post) -> None:
+        tid = effect.grant.header.transfer_id
+        try:
+            if effect.offer is None:
+                self._post_write(effect, self.desk.offered.get((tid, effect.tag)))
+            else:
+                self._post_read(effect, self.desk.wanted.get((tid, effect.tag)))
+        except KvxferError as error:
+            self.config.logger.warning("transfer %s not posted: %s", tid, error)
+            self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.OUT_OF_BOUNDS))
+        except Exception:
+            self.config.logger.exception("transfer %s", tid)
+            self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.PROTOCOL_ERROR))
+
+    def _post_write(self, effect: fx.Post, offered: Offered | None) -> None:
         remote = self.peers.by_link.get(effect.link)
-        offered = self.desk.offered.get((effect.grant.header.transfer_id, effect.tag))
         if remote is None or offered is None:
             self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.PEER_LOST))
             return
-        try:
-            plan = part_plan(self.peers, remote, effect, offered.command, self.config.limits)
-        except KvxferError as error:
-            self.config.logger.warning(
-                "transfer %s not posted: %s", effect.grant.header.transfer_id, error
-            )
-            self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.OUT_OF_BOUNDS))
-            return
-        except Exception:
-            self.config.logger.exception("transfer %s", effect.grant.header.transfer_id)
-            self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.PROTOCOL_ERROR))
-            return
+        plan = part_plan(self.peers, remote, effect, offered.command, self.config.limits)
         offered.first_post_ms = offered.first_post_ms or self._now_ms
         offered.bytes_written += plan.bytes_total
         offered.descriptors += plan.descriptor_count
-        done = Done(
-            header=self.session.ctx.header(effect.grant.header.key, effect.peer), part=effect.part
-        )
-        self.poster.add(effect, remote, plan, encode(done))
+        header = self.session.ctx.header(effect.grant.header.key, effect.peer)
+        self.poster.add(effect, remote, plan, encode(Done(header=header, part=effect.part)))
+
+    def _post_read(self, effect: fx.Post, wanted: Wanted | None) -> None:
+        remote = self.peers.by_link.get(effect.link)
+        if remote is None or wanted is None:
+            self._op_event(ev.OpNotPosted(op=effect.op, reason=Reason.PEER_LOST))
+            return
+        plan = read_plan(self.peers, remote, effect, wanted.command, self.config.limits)
+        wanted.bytes_read += plan.bytes_total
+        wanted.descriptors += plan.descriptor_count
+        self.poster.add(effect, remote, plan, None)
 
     def _trace(self, effect: fx.Trace) -> None:
         record = TraceRecord(
@@ -400,5 +453,6 @@ class Pump:
         counts["links"] = len(self.session.ctx.links)
         counts["bytes_written"] = self.poster.bytes_posted
         counts["descriptors_posted"] = self.poster.descriptors_posted
+        counts["bytes_read"] = self.poster.bytes_read
         counts["bytes_received"] = self.desk.bytes_received
         return counts

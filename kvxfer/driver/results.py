@@ -22,6 +22,9 @@ class Landed:
     bytes_received: int = 0
     elapsed_ms: float = 0.0
     """From registration to landed, on this side's clock."""
+    bytes_read: int = 0
+    descriptors: int = 0
+    """What this side read itself, and in how many ranges; 0 where the producers wrote."""
 
 
 @attrs.frozen(kw_only=True)

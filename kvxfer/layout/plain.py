@@ -11,15 +11,18 @@ from typing import Any
 import attrs
 
 from kvxfer.errors import BadValue, RemoteFault
-from kvxfer.layout.check import AREAS_PER_GROUP_MAX, PLANES_MAX, check_shard
+from kvxfer.layout.bounds import AREAS_PER_GROUP_MAX, PLANES_MAX
+from kvxfer.layout.check import check_shard
 from kvxfer.layout.geometry import (
     Area,
     Group,
     GroupKind,
     Holding,
     Plane,
+    PlaneSplit,
     RankHolding,
     Shard,
+    Split,
 )
 from kvxfer.limits import Limits
 
@@ -27,7 +30,11 @@ TEXT_CHARACTERS_MAX = 512
 
 
 def shard_to_plain(shard: Shard) -> dict[str, Any]:
-    """Nested dicts, lists, text and integers; nothing else."""
+    """Nested dicts, lists, text and integers; nothing else.
+
+    A field that has its default value is left out: a rank map of thousands of ranks
+    stays small. An area's fields are always there.
+    """
     plain = _plain(shard)
     assert isinstance(plain, dict)
     return plain
@@ -35,8 +42,11 @@ def shard_to_plain(shard: Shard) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if attrs.has(type(value)):
+        given = {f.name: (getattr(value, f.name), f.default) for f in attrs.fields(type(value))}
         return {
-            field.name: _plain(getattr(value, field.name)) for field in attrs.fields(type(value))
+            name: _plain(item)
+            for name, (item, default) in given.items()
+            if item != default or type(value) is Area
         }
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -81,8 +91,9 @@ class _Reader:
         self._map = obj
         self.limits = limits
 
-    def number(self, key: str) -> int:
-        value = self._map.get(key)
+    def number(self, key: str, default: int | None = None) -> int:
+        """An integer; `default`, if there is one, where the key is absent."""
+        value = self._map.get(key, default)
         if type(value) is not int or not 0 <= value < 1 << 64:
             raise _fault(f"{self._field}.{key}", value, "an integer from 0 to 2^64 - 1")
         return value
@@ -92,6 +103,9 @@ class _Reader:
 
     def text(self, key: str) -> str:
         return self._text(key, self._map.get(key))
+
+    def optional_text(self, key: str) -> str:
+        return self._text(key, self._map[key]) if key in self._map else ""
 
     def _text(self, key: str, value: object) -> str:
         if type(value) is not str or not 0 < len(value) <= TEXT_CHARACTERS_MAX:
@@ -107,6 +121,21 @@ class _Reader:
 
     def texts(self, key: str, count_max: int) -> tuple[str, ...]:
         return tuple(self._text(key, item) for item in self._items(key, count_max))
+
+    def numbers(self, key: str, count_max: int) -> tuple[int, ...]:
+        found = []
+        for value in self._items(key, count_max) if key in self._map else ():
+            if type(value) is not int or not 0 <= value < 1 << 64:
+                raise _fault(f"{self._field}.{key}", value, "integers from 0 to 2^64 - 1")
+            found.append(value)
+        return tuple(found)
+
+    def optional_map(self, key: str) -> _Reader | None:
+        value = self._map.get(key)
+        return None if value is None else _Reader(f"{self._field}.{key}", value, self.limits)
+
+    def optional_maps(self, key: str, count_max: int) -> list[_Reader]:
+        return self.maps(key, count_max) if key in self._map else []
 
     def maps(self, key: str, count_max: int) -> list[_Reader]:
         return [
@@ -154,6 +183,12 @@ def _group(read: _Reader) -> Group:
         stride_head=read.number("stride_head"),
         stride_slot=read.number("stride_slot"),
         null_block=read.optional("null_block"),
+        tokens_per_state=read.number("tokens_per_state", 1),
+        reach=read.optional("reach"),
+        fingerprint=read.optional_text("fingerprint"),
+        context_rank=read.number("context_rank", 0),
+        context_size=read.number("context_size", 1),
+        context_interleave=read.number("context_interleave", 1),
     )
 
 
@@ -163,7 +198,22 @@ def _plane(read: _Reader) -> Plane:
         area=read.number("area"),
         offset=read.number("offset"),
         content_bytes=read.number("content_bytes"),
+        tokens_per_state=read.optional("tokens_per_state"),
+        split=_split(read.optional_map("split")),
+        element_bytes=read.optional("element_bytes"),
+        stride_element=read.optional("stride_element"),
+        stride_layer=read.optional("stride_layer"),
+        stride_block=read.optional("stride_block"),
+        stride_head=read.optional("stride_head"),
+        stride_slot=read.optional("stride_slot"),
+        layer_areas=read.numbers("layer_areas", read.limits.layers_max),
     )
+
+
+def _split(read: _Reader | None) -> Split | None:
+    if read is None:
+        return None
+    return Split(total=read.number("total"), start=read.number("start"), stop=read.number("stop"))
 
 
 def _rank(read: _Reader) -> RankHolding:
@@ -177,4 +227,14 @@ def _holding(read: _Reader) -> Holding:
         head_start=read.number("head_start"),
         head_stop=read.number("head_stop"),
         layers=read.texts("layers", read.limits.layers_max),
+        splits=tuple(_plane_split(r) for r in read.optional_maps("splits", PLANES_MAX)),
+        context_rank=read.number("context_rank", 0),
+        context_size=read.number("context_size", 1),
+        context_interleave=read.number("context_interleave", 1),
+    )
+
+
+def _plane_split(read: _Reader) -> PlaneSplit:
+    return PlaneSplit(
+        plane=read.text("plane"), start=read.number("start"), stop=read.number("stop")
     )

@@ -62,8 +62,12 @@ def coalesce(plan: Plan) -> Plan:
     """
     if plan.descriptor_count < 2:
         return plan
-    order = np.argsort(plan.dst, kind="stable")
-    src, dst, length = plan.src[order], plan.dst[order], plan.length[order]
+    src, dst, length = plan.src, plan.dst, plan.length
+    if not bool((dst[1:] > dst[:-1]).all()):
+        order = np.argsort(dst)
+        src, dst, length = src[order], dst[order], length[order]
     joins = (src[1:] == src[:-1] + length[:-1]) & (dst[1:] == dst[:-1] + length[:-1])
+    if not bool(joins.any()):
+        return Plan(src, dst, length)
     first = np.concatenate(([0], np.flatnonzero(~joins) + 1))
     return Plan(src[first], dst[first], np.add.reduceat(length, first))

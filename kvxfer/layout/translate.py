@@ -1,8 +1,7 @@
 """Two shards, an edge and two block tables to a plan: the one place that walks strides.
 
-Owns the joint byte ranges (spec section 7.3): both boxes are cut to the same
-tokens, layers and heads; an axis joins the run only if it joins on both sides; the
-token axis is cut at every border of a physical block on either side. No case by
+Owns the joint byte ranges (spec section 7.2): both boxes are cut to the same tokens,
+layers and heads; an axis joins the run only if it joins on both sides. No case by
 model family or TP ratio. Invariant: the plan copies every byte of the edge's box
 exactly once, and its size is known before it is built.
 
@@ -13,10 +12,7 @@ checked shard may lie anywhere in the 64-bit space.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import defaultdict
-from collections.abc import Iterator
 
 import attrs
 import numpy as np
@@ -24,46 +20,18 @@ import numpy.typing as npt
 
 from kvxfer.errors import BadValue, LayoutMismatch
 from kvxfer.layout.edges import Edge
-from kvxfer.layout.geometry import BlockTable, Group, Shard
+from kvxfer.layout.geometry import BlockTable, Shard
+from kvxfer.layout.pieces import Pieces, SlotAxes, cut
 from kvxfer.layout.plan import Plan, coalesce
+from kvxfer.layout.sheets import Axis, Form, Sheet, sheets_of
+from kvxfer.layout.strided import StridedPlan
 from kvxfer.layout.table import check_table
+from kvxfer.layout.tokens import WHOLE, Share
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 DESCRIPTORS_MAX = 1 << 22
 """Ranges of one plan unless the caller says otherwise: 100 MB of columns."""
-
-
-@attrs.frozen
-class Axis:
-    """One axis of a box: how many positions, and the step on either side, in bytes."""
-
-    count: int
-    src: int
-    dst: int
-
-
-@attrs.frozen
-class Sheet:
-    """Planes and layers that one set of axes can walk: where it starts, and its axes."""
-
-    src: int
-    dst: int
-    content_bytes: int
-    axes: tuple[Axis, ...]
-
-
-@attrs.frozen(eq=False)
-class Pieces:
-    """The wanted tokens, cut so that each piece lies in one physical block on both sides.
-
-    Columns of shape (n,): byte offset of the piece's first slot on either side,
-    before plane, layer and head are added, and the number of slots.
-    """
-
-    src: U64
-    dst: U64
-    slots: I64
 
 
 @attrs.frozen(eq=False)
@@ -77,16 +45,50 @@ class Walk:
     def descriptor_count(self) -> int:
         return self.ranges.descriptor_count * math.prod(axis.count for axis in self.left)
 
-    def expand(self, sheet: Sheet) -> Plan:
-        src = self.ranges.src + np.uint64(sheet.src)
-        dst = self.ranges.dst + np.uint64(sheet.dst)
+    @property
+    def bytes_total(self) -> int:
+        return self.ranges.bytes_total * math.prod(axis.count for axis in self.left)
+
+    def fill(self, sheet: Sheet, into: Plan) -> None:
+        """Write this walk's ranges of one sheet into columns of just their number."""
+        if not self.left:
+            np.add(self.ranges.src, np.uint64(sheet.src), out=into.src)
+            np.add(self.ranges.dst, np.uint64(sheet.dst), out=into.dst)
+            into.length[:] = self.ranges.length
+            return
+        shape = (-1, self.ranges.descriptor_count)
         # Blocks stay innermost, so that neighbouring ranges stand side by side.
-        for axis in self.left:
-            steps = np.arange(axis.count, dtype=np.uint64)
-            src = ((steps * np.uint64(axis.src))[:, None] + src[None, :]).ravel()
-            dst = ((steps * np.uint64(axis.dst))[:, None] + dst[None, :]).ravel()
-        repeats = src.size // self.ranges.descriptor_count
-        return Plan(src, dst, np.tile(self.ranges.length, repeats))
+        src, dst = steps_of(self.left, sheet)
+        np.add(src[:, None], self.ranges.src, out=into.src.reshape(shape))
+        np.add(dst[:, None], self.ranges.dst, out=into.dst.reshape(shape))
+        into.length.reshape(shape)[:] = self.ranges.length
+
+    def strided(self, sheet: Sheet) -> StridedPlan:
+        """The longest axis that did not join stays an axis: one row for each run."""
+        longest = max(self.left, key=lambda axis: axis.count, default=Axis(1, 0, 0))
+        others = list(self.left)
+        if self.left:
+            others.remove(longest)
+        src, dst = steps_of(tuple(others), sheet)
+        rows = src.size * self.ranges.descriptor_count
+        return StridedPlan(
+            src=(src[:, None] + self.ranges.src).ravel(),
+            dst=(dst[:, None] + self.ranges.dst).ravel(),
+            length=np.tile(self.ranges.length, src.size),
+            count=np.full(rows, longest.count, np.uint64),
+            stride_src=np.full(rows, longest.src, np.uint64),
+            stride_dst=np.full(rows, longest.dst, np.uint64),
+        )
+
+
+def steps_of(axes: tuple[Axis, ...], sheet: Sheet) -> tuple[U64, U64]:
+    """Absolute address of each position of the axes, on both sides."""
+    src, dst = np.array([sheet.src], np.uint64), np.array([sheet.dst], np.uint64)
+    for axis in axes:
+        steps = np.arange(axis.count, dtype=np.uint64)
+        src = ((steps * np.uint64(axis.src))[:, None] + src).ravel()
+        dst = ((steps * np.uint64(axis.dst))[:, None] + dst).ravel()
+    return src, dst
 
 
 @attrs.frozen(eq=False)
@@ -99,24 +101,12 @@ class EdgeGeometry:
     sheets: tuple[Sheet, ...]
 
     @classmethod
-    def build(cls, src: Shard, dst: Shard, edge: Edge) -> EdgeGeometry:
-        """`src` and `dst` are the shards of the edge's two ranks."""
-        source, target = src.groups[edge.producer_group], dst.groups[edge.consumer_group]
-        heads = Axis(edge.head_stop - edge.head_start, source.stride_head, target.stride_head)
-        head_src = (edge.head_start - source.head_start) * source.stride_head
-        head_dst = (edge.head_start - target.head_start) * target.stride_head
-        sheets = []
-        for layer_src, layer_dst, layers in _layer_runs(source, target, edge.layers):
-            for plane_src, plane_dst, content_bytes, planes in _plane_runs(src, dst, edge):
-                sheets.append(
-                    Sheet(
-                        src=plane_src + layer_src * source.stride_layer + head_src,
-                        dst=plane_dst + layer_dst * target.stride_layer + head_dst,
-                        content_bytes=content_bytes,
-                        axes=(layers, planes, heads),
-                    )
-                )
-        return cls(src, dst, edge, tuple(sheets))
+    def build(cls, src: Shard, dst: Shard, edge: Edge, only: Share = WHOLE) -> EdgeGeometry:
+        """`src` and `dst` are the shards of the edge's two ranks.
+
+        Of the tokens that both own, those in `only` are moved: all, but for staging.
+        """
+        return cls(src, dst, edge, sheets_of(src, dst, edge, only))
 
     def plan(
         self,
@@ -131,8 +121,45 @@ class EdgeGeometry:
         Raises BadValue where a table is of another group or does not cover the
         tokens, LayoutMismatch where more than `descriptors_max` ranges are needed.
         """
+        todo = self.walks(source, target, token_start, token_stop, descriptors_max)
+        total = sum(walk.descriptor_count for _, walk in todo)
+        check_count(total, descriptors_max, self.edge)
+        plan = Plan(*(np.empty(total, np.uint64) for _ in range(3)))
+        start = 0
+        for sheet, walk in todo:
+            walk.fill(sheet, plan.window(start, start + walk.descriptor_count))
+            start += walk.descriptor_count
+        return plan
+
+    def plan_strided(
+        self,
+        source: BlockTable,
+        target: BlockTable,
+        token_start: int,
+        token_stop: int,
+        descriptors_max: int = DESCRIPTORS_MAX,
+    ) -> StridedPlan:
+        """The same ranges, those that are evenly spaced on both sides in one row.
+
+        For transports with STRIDED. `descriptors_max` bounds the rows. Raises as `plan`.
+        """
+        todo = self.walks(source, target, token_start, token_stop, descriptors_max)
+        longest = [max((axis.count for axis in walk.left), default=1) for _, walk in todo]
+        rows = [w.descriptor_count // n for (_, w), n in zip(todo, longest, strict=True)]
+        check_count(sum(rows), descriptors_max, self.edge)
+        return StridedPlan.concat([walk.strided(sheet) for sheet, walk in todo])
+
+    def walks(
+        self,
+        source: BlockTable,
+        target: BlockTable,
+        token_start: int,
+        token_stop: int,
+        pieces_max: int,
+    ) -> list[tuple[Sheet, Walk]]:
+        """The plan before its axes are multiplied out: cheap to make and to count."""
         if token_start >= token_stop:
-            return Plan.empty()
+            return []
         for shard, table, index in (
             (self.src, source, self.edge.producer_group),
             (self.dst, target, self.edge.consumer_group),
@@ -140,55 +167,14 @@ class EdgeGeometry:
             if table.group != index:
                 raise BadValue("table.group", table.group, f"the edge's group, {index}")
             check_table(shard, table, token_start, token_stop)
-        pieces = self._cut(source, target, token_start, token_stop, descriptors_max)
-        walks: dict[tuple[int, tuple[Axis, ...]], list[Walk]] = {}
-        for sheet in self.sheets:
-            if (sheet.content_bytes, sheet.axes) not in walks:
-                walks[sheet.content_bytes, sheet.axes] = self._walks(sheet, pieces)
-        todo = [(s, walk) for s in self.sheets for walk in walks[s.content_bytes, s.axes]]
-        _check_count(sum(walk.descriptor_count for _, walk in todo), descriptors_max, self.edge)
-        return Plan.concat([walk.expand(sheet) for sheet, walk in todo])
-
-    def _cut(
-        self, source: BlockTable, target: BlockTable, start: int, stop: int, pieces_max: int
-    ) -> Pieces:
-        """Cut the tokens where either side changes its physical block."""
-        here = self.src.groups[self.edge.producer_group]
-        there = self.dst.groups[self.edge.consumer_group]
-        count = stop - start
-        smallest = min(here.slots_per_physical, there.slots_per_physical)
-        _check_count(count // smallest, pieces_max, self.edge)
-        cuts = [np.zeros(1, np.int64)]
-        for group, table in ((here, source), (there, target)):
-            size = group.slots_per_physical
-            first = (table.first_token - start) % size
-            cuts.append(np.arange(first, count, size, dtype=np.int64))
-        borders = np.unique(np.concatenate(cuts))
-        return Pieces(
-            _slot_offsets(here, source, borders + (start - source.first_token)),
-            _slot_offsets(there, target, borders + (start - target.first_token)),
-            np.diff(np.concatenate((borders, [count]))),
-        )
-
-    def _walks(self, sheet: Sheet, pieces: Pieces) -> list[Walk]:
-        """Pieces that leave the same axes over share a walk, and may touch each other."""
-        counts, kind = np.unique(pieces.slots, return_inverse=True)
-        runs = np.zeros(counts.size, np.uint64)
-        alike: dict[tuple[Axis, ...], list[int]] = defaultdict(list)
-        slot_src = self.src.groups[self.edge.producer_group].stride_slot
-        slot_dst = self.dst.groups[self.edge.consumer_group].stride_slot
-        for number, count in enumerate(counts.tolist()):
-            axes = (*sheet.axes, Axis(count, slot_src, slot_dst))
-            run, left = _join(sheet.content_bytes, axes)
-            runs[number] = run
-            alike[left].append(number)
-        length = runs[kind]
-        walks = []
-        for left, numbers in alike.items():
-            chosen = np.isin(kind, numbers)
-            ranges = Plan(pieces.src[chosen], pieces.dst[chosen], length[chosen])
-            walks.append(Walk(coalesce(ranges), left))
-        return walks
+        pieces: dict[SlotAxes, Pieces] = {}
+        walks: dict[Form, list[Walk]] = {}
+        for form in dict.fromkeys(sheet.form for sheet in self.sheets):
+            if form.slots not in pieces:
+                span = (token_start, token_stop)
+                pieces[form.slots] = cut(form.slots, source, target, *span, pieces_max)
+            walks[form] = _walks(form, pieces[form.slots])
+        return [(sheet, walk) for sheet in self.sheets for walk in walks[sheet.form]]
 
 
 def plan_edge(
@@ -206,7 +192,8 @@ def plan_edge(
     return geometry.plan(source, target, token_start, token_stop, descriptors_max)
 
 
-def _check_count(count: int, count_max: int, edge: Edge) -> None:
+def check_count(count: int, count_max: int, edge: Edge) -> None:
+    """Raise LayoutMismatch naming the ranks where `count` ranges are too many."""
     if count > count_max:
         pair = f"rank {edge.producer_rank} to rank {edge.consumer_rank}"
         raise LayoutMismatch(
@@ -214,65 +201,39 @@ def _check_count(count: int, count_max: int, edge: Edge) -> None:
         )
 
 
-def _join(content_bytes: int, axes: tuple[Axis, ...]) -> tuple[int, tuple[Axis, ...]]:
+def _walks(form: Form, pieces: Pieces) -> list[Walk]:
+    """Pieces that leave the same axes over share a walk, and may touch each other."""
+    sizes = pieces.slots
+    if sizes.size == 0:
+        return []
+    alike = sizes == sizes[0]
+    if bool(alike.all()):
+        run, left = _join(form, int(sizes[0]))
+        lengths = np.full(sizes.size, run, np.uint64)
+        return [Walk(coalesce(Plan(pieces.src, pieces.dst, lengths)), left)]
+    # Nearly all pieces have one size; others are at the ends or at unequal borders.
+    lengths = np.empty(sizes.size, np.uint64)
+    kinds: dict[tuple[Axis, ...], npt.NDArray[np.bool_]] = {}
+    for count in dict.fromkeys([int(sizes[0]), *sizes[~alike].tolist()]):
+        run, left = _join(form, count)
+        these = alike if count == sizes[0] else sizes == count
+        lengths[these] = run
+        kinds[left] = kinds[left] | these if left in kinds else these
+    if len(kinds) == 1:
+        return [Walk(coalesce(Plan(pieces.src, pieces.dst, lengths)), *kinds)]
+    walks = []
+    for left, chosen in kinds.items():
+        ranges = Plan(pieces.src[chosen], pieces.dst[chosen], lengths[chosen])
+        walks.append(Walk(coalesce(ranges), left))
+    return walks
+
+
+def _join(form: Form, slots: int) -> tuple[int, tuple[Axis, ...]]:
     """Grow the run along every axis whose next position touches it on both sides."""
-    left = [axis for axis in axes if axis.count > 1]
-    run = content_bytes
+    run = form.run_bytes
+    slot_axis = Axis(slots, form.slots.src.stride_slot, form.slots.dst.stride_slot)
+    left = [axis for axis in (*form.axes, slot_axis) if axis.count > 1]
     while (inner := next((a for a in left if a.src == run == a.dst), None)) is not None:
         left.remove(inner)
         run *= inner.count
     return run, tuple(left)
-
-
-def _slot_offsets(group: Group, table: BlockTable, tokens: I64) -> U64:
-    """Byte offset of each slot from (layer 0, block 0, head 0, slot 0) (spec 7.2).
-
-    `tokens` count from the table's first token, shape (n,).
-    """
-    entry, inside = np.divmod(tokens, group.tokens_per_block)
-    part, slot = np.divmod(inside, group.slots_per_physical)
-    block = table.blocks.astype(np.int64)[entry] * group.physical_per_block + part
-    offsets: U64 = block.astype(np.uint64) * np.uint64(group.stride_block)
-    offsets += slot.astype(np.uint64) * np.uint64(group.stride_slot)
-    return offsets
-
-
-def _layer_runs(
-    source: Group, target: Group, layers: tuple[str, ...]
-) -> Iterator[tuple[int, int, Axis]]:
-    """Layers that are neighbours in both local orders: first positions, and the axis."""
-    here = {layer: n for n, layer in enumerate(source.layers)}
-    there = {layer: n for n, layer in enumerate(target.layers)}
-    places = sorted((there[layer], here[layer]) for layer in layers)
-    start = 0
-    for end in range(1, len(places) + 1):
-        if end == len(places) or places[end] != (places[end - 1][0] + 1, places[end - 1][1] + 1):
-            axis = Axis(end - start, source.stride_layer, target.stride_layer)
-            yield places[start][1], places[start][0], axis
-            start = end
-
-
-def _plane_runs(src: Shard, dst: Shard, edge: Edge) -> Iterator[tuple[int, int, int, Axis]]:
-    """Planes as one axis where they are evenly spaced on both sides, else one by one.
-
-    Yields absolute start on either side, content bytes and the axis.
-    """
-    source = _plane_starts(src, edge.producer_group)
-    sizes = {p.name: p.content_bytes for p in dst.groups[edge.consumer_group].planes}
-    places = sorted(
-        (source[name], at, sizes[name])
-        for name, at in _plane_starts(dst, edge.consumer_group).items()
-    )
-    steps = {(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(places)}
-    even = len(steps) == 1 and len({size for _, _, size in places}) == 1
-    step_src, step_dst = next(iter(steps), (0, 0))
-    if even and step_dst > 0:
-        yield *places[0], Axis(len(places), step_src, step_dst)
-        return
-    for place in places:
-        yield *place, Axis(1, 0, 0)
-
-
-def _plane_starts(shard: Shard, group: int) -> dict[str, int]:
-    """Absolute address of (layer 0, block 0, head 0, slot 0) of each plane, by name."""
-    return {p.name: shard.areas[p.area].base + p.offset for p in shard.groups[group].planes}

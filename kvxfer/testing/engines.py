@@ -10,7 +10,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from kvxfer.core.ids import Reason, TransferId
+from kvxfer.core.ids import Initiator, Reason, TransferId
 from kvxfer.driver import commands as cmd
 from kvxfer.driver import results as rs
 from kvxfer.testing.between import Violation
@@ -39,7 +39,7 @@ class Pool:
 
 @attrs.define(eq=False)
 class ToyProducer:
-    """Prefills are instant stamps of bytes; blocks return at Sent or Unsent."""
+    """Prefills are stamps of bytes, at once or by chunks; blocks return at Sent or Unsent."""
 
     world: World
     node: Node
@@ -67,6 +67,51 @@ class ToyProducer:
             ),
         )
         return True
+
+    def stream(self, tid: TransferId, prompt: int, blocks: int, tag: str, chunk_ms: float) -> bool:
+        """Fill and state one block after the other, one every `chunk_ms`; then seal."""
+        taken = self.pool.take(self.world, blocks)
+        if taken is None:
+            return False
+        for number in taken:
+            # What the blocks held before: it must never be sent for this prompt.
+            self.pool.block(number)[:] = 0xDD
+        self.held[tag] = taken
+        self.world.submit(
+            self.node,
+            cmd.Offer(
+                transfer_id=tid,
+                tables=table(taken),
+                token_count=0,
+                digest=prompt.to_bytes(4, "little"),
+                tag=tag,
+                sealed=False,
+            ),
+        )
+        self.world.later(chunk_ms, lambda: self._chunk(tid, prompt, taken, 1, tag, chunk_ms))
+        return True
+
+    def _chunk(
+        self, tid: TransferId, prompt: int, blocks: list[int], done: int, tag: str, chunk_ms: float
+    ) -> None:
+        self.collect()
+        if tag not in self.held or not self.node.alive:
+            return
+        number = blocks[done - 1]
+        self.pool.block(number)[:] = stamp(prompt * 1000 + done - 1, self.pool.block_bytes)
+        sealed = done == len(blocks)
+        grow = cmd.Grow(
+            transfer_id=tid,
+            tables=table(blocks),
+            token_count=done * self.tokens_per_block,
+            sealed=sealed,
+            tag=tag,
+        )
+        self.world.submit(self.node, grow)
+        if not sealed:
+            self.world.later(
+                chunk_ms, lambda: self._chunk(tid, prompt, blocks, done + 1, tag, chunk_ms)
+            )
 
     def collect(self) -> None:
         for result in list(self.node.results):
@@ -102,7 +147,15 @@ class ToyConsumer:
         self.pool.block(number)[:] = stamp(seed, self.pool.block_bytes)
         self.watched[number] = seed
 
-    def register(self, tid: TransferId, prompt: int, blocks: int, tag: str, producer: Node) -> bool:
+    def register(
+        self,
+        tid: TransferId,
+        prompt: int,
+        blocks: int,
+        tag: str,
+        producer: Node,
+        initiator: Initiator = Initiator.PRODUCER,
+    ) -> bool:
         taken = self.pool.take(self.world, blocks)
         if taken is None:
             return False
@@ -121,6 +174,7 @@ class ToyConsumer:
                 token_stop=blocks * self.tokens_per_block,
                 digest=prompt.to_bytes(4, "little"),
                 tag=tag,
+                initiator=initiator,
             ),
         )
         return True

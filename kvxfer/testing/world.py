@@ -66,6 +66,9 @@ class World:
     nodes: dict[str, Node] = attrs.field(factory=dict)
     lines: list[Line] = attrs.field(factory=list)
     delay_ms_max: float = 5.0
+    part_tokens: int = 0
+    """The grid of every producer added from now on."""
+    part_layers: int = 0
     _agenda: list[tuple[float, int, Callable[[], None]]] = attrs.field(factory=list)
     _serial: itertools.count[int] = attrs.field(factory=itertools.count)
     _link_ids: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
@@ -88,6 +91,8 @@ class World:
             transport="loopback",
             transport_options={"faults": self.faults},
             listen=("127.0.0.1", 0) if role & Role.PRODUCER else None,
+            part_tokens=self.part_tokens,
+            part_layers=self.part_layers,
             limits=self.limits,
             timings=self.timings,
         )

@@ -237,7 +237,7 @@ def _read_runs(field: str, value: Any, limits: Limits) -> tuple[BlockRuns, ...]:
         name = f"{field}[{i}]"
         group, first_token, starts, lengths = _tuple(name, item, 4)[:4]
         runs = BlockRuns(
-            group=U32.read(f"{name}.group", group, limits),
+            group=number(0, limits.groups_max - 1).read(f"{name}.group", group, limits),
             first_token=TOKEN.read(f"{name}.first_token", first_token, limits),
             starts=_read_column(f"{name}.starts", starts, limits),
             lengths=_read_column(f"{name}.lengths", lengths, limits),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
-from kvxfer.core.ids import Reason, TransferId
+from kvxfer.core.ids import Initiator, Reason, TransferId
 from kvxfer.demo.cache import CacheShape, EngineCache
 from kvxfer.demo.decode import DecodeEngine
 from kvxfer.demo.engines import Job
@@ -29,16 +30,31 @@ class HandAgent:
         self.calls: list[tuple[str, TransferId]] = []
         self.tables: dict[TransferId, Any] = {}
         self.digests: dict[TransferId, bytes] = {}
+        self.stated: list[tuple[int, bool]] = []
+        self.initiators: list[Initiator] = []
         self.results: list[Result] = []
 
     def expect(self, transfer_id: TransferId) -> None:
         self.calls.append(("expect", transfer_id))
 
     def offer(
-        self, transfer_id: TransferId, tables: Any, token_count: int, *, digest: bytes = b""
+        self,
+        transfer_id: TransferId,
+        tables: Any,
+        token_count: int,
+        *,
+        digest: bytes = b"",
+        sealed: bool = True,
     ) -> None:
         self.calls.append(("offer", transfer_id))
+        self.stated.append((token_count, sealed))
         self.tables[transfer_id], self.digests[transfer_id] = tables, digest
+
+    def grow(
+        self, transfer_id: TransferId, tables: Any, token_count: int, *, sealed: bool = False
+    ) -> None:
+        self.calls.append(("grow", transfer_id))
+        self.stated.append((token_count, sealed))
 
     def withdraw(self, transfer_id: TransferId) -> None:
         self.calls.append(("withdraw", transfer_id))
@@ -52,7 +68,9 @@ class HandAgent:
         token_start: int,
         token_stop: int,
         digest: bytes = b"",
+        initiator: Initiator = Initiator.PRODUCER,
     ) -> None:
+        self.initiators.append(initiator)
         assert token_start == 0
         assert producers == ()
         self.calls.append(("register", transfer_id))
@@ -283,6 +301,53 @@ def test_withdrawing_what_is_over_changes_nothing() -> None:
     both.p.withdraw(one.transfer_id)
     both.p.turn()
     assert both.reports == reports
+
+
+def test_a_streamed_prompt_is_stated_chunk_by_chunk() -> None:
+    both = Both()
+    one = attrs.evolve(job(length=151), streams=True)
+    both.p.submit(one)
+    both.p.turn()
+    assert both.p_agents[0].stated == [(0, False), (64, False), (128, False), (150, True)]
+    assert [name for name, _ in both.p_agents[0].calls[:2]] == ["expect", "offer"]
+    both.p_agents[0].results.append(Sent(transfer_id=one.transfer_id, bytes_written=7))
+    both.p.turn()
+    assert [type(r) for r in both.reports] == [Prefilled, Released]
+    assert both.p.cache.allocator.held == 0
+
+
+def test_blocks_stay_while_the_prefill_writes_them_though_nobody_wants_them() -> None:
+    """D left in mid-stream: Unsent comes while P still computes."""
+    both = Both()
+    one = attrs.evolve(job(length=151), streams=True)
+    agent = both.p_agents[0]
+    grow = agent.grow
+    held: list[int] = []
+
+    def leave(*args: Any, **kwargs: Any) -> None:
+        grow(*args, **kwargs)
+        held.append(both.p.cache.allocator.held)
+        if len(held) == 1:
+            agent.results.append(
+                Unsent(transfer_id=one.transfer_id, reason=Reason.CANCELLED_BY_CONSUMER)
+            )
+
+    agent.grow = leave  # type: ignore[method-assign]
+    both.p.submit(one)
+    both.p.turn()
+    # The first chunk only: after that no rank is left to be told.
+    assert held == [10]
+    assert both.p.cache.allocator.held == 0
+    released = next(r for r in both.reports if isinstance(r, Released))
+    assert released.reason == "rank 0: CANCELLED_BY_CONSUMER"
+
+
+def test_d_reads_where_the_job_says_so() -> None:
+    both = Both()
+    for one in (attrs.evolve(job("a"), reads=True), job("b")):
+        both.d.submit(one)
+        both.turn_d(1)
+    assert both.d_agents[0].initiators == [Initiator.CONSUMER, Initiator.PRODUCER]
 
 
 def test_jobs_wait_for_blocks_in_their_order() -> None:

@@ -80,19 +80,32 @@ def test_what_was_moved_is_the_prompts_kv_and_no_more() -> None:
 
 
 def test_times_are_in_order_and_pull_registers_after_the_prefill() -> None:
-    result = run_demo(SMALL, lambda *_: None)
+    result = run_demo(changed(modes=tuple(Mode), prompt_min=80), lambda *_: None)
     for mode in Mode:
         moments = collect(result, mode)
         assert len(moments) == 4
         for one in moments:
             p, d = one.prefilled, one.finished
             assert one.served.arrival_ms <= p.start_ms <= p.stop_ms
-            assert p.stop_ms <= one.written_ms
-            assert one.posted_ms <= one.written_ms
+            assert p.stop_ms <= one.moved_ms
+            assert one.posted_ms <= one.moved_ms
             assert d.admitted_ms <= d.landed_ms <= d.first_token_ms <= d.last_token_ms
             if mode is Mode.PULL:
                 assert d.admitted_ms >= p.stop_ms
     assert "request 3, write" in page(result)
+    assert "request 3, read" in page(result)
+
+
+def test_only_pull_reads_and_only_streams_begin_before_the_prefill_ends() -> None:
+    """With one request at a time nothing else can hold a write back."""
+    options = changed(modes=tuple(Mode), concurrency=1, prompt_min=130, prompt_max=140)
+    result = run_demo(options, lambda *_: None)
+    assert result.ok
+    for mode in Mode:
+        for one in collect(result, mode):
+            assert one.served.finished is not None
+            assert bool(one.served.finished.bytes_read) is (mode is Mode.PULL)
+            assert (one.posted_ms < one.prefilled.stop_ms) is (mode is Mode.STREAM)
 
 
 def test_push_registers_before_the_prefill_is_done() -> None:

@@ -11,7 +11,7 @@ import pytest
 from kvxfer.errors import BadValue, LayoutMismatch
 from kvxfer.layout.check import check_shard
 from kvxfer.layout.edges import edges_between
-from kvxfer.layout.geometry import BlockTable, Shard
+from kvxfer.layout.geometry import Area, BlockTable, Shard
 from kvxfer.layout.orders import ORDERS, engine_shards
 from kvxfer.layout.plan import Plan
 from kvxfer.layout.translate import EdgeGeometry, plan_edge
@@ -219,3 +219,19 @@ def test_windows_and_concat() -> None:
         assert np.array_equal(getattr(whole, name), getattr(plan, name))
     assert Plan.concat([]).bytes_total == 0
     assert plan_of(p, d, table([]), table([]), 0).descriptor_count == 0
+
+
+def test_a_range_never_leaves_its_area() -> None:
+    """Layers in areas of their own that touch: registered apart, so written apart."""
+    (one,) = engine(layers=("a", "b"), blocks=1)
+    length = one.areas[0].length // 2
+    areas = tuple(Area(base=one.areas[0].base + n * length, length=length) for n in range(2))
+    (plane,) = one.groups[0].planes
+    group = attrs.evolve(one.groups[0], planes=(attrs.evolve(plane, layer_areas=(0, 1)),))
+    apart = attrs.evolve(one, areas=areas, groups=(group,))
+    check_shard(apart, Limits())
+    (edge,) = edges_between(apart, one)
+    whole = EdgeGeometry.build(one, one, edge).plan(table([0]), table([0]), 0, TOKENS)
+    assert whole.length.tolist() == [2 * length]
+    plan = EdgeGeometry.build(apart, one, edge).plan(table([0]), table([0]), 0, TOKENS)
+    assert plan.length.tolist() == [length, length]
