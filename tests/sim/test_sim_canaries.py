@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 from click.testing import CliRunner
 
 from kvxfer.cli import main
 from kvxfer.core import consumer, producer, senders, tables, writers
 from kvxfer.core.consumer import Consumer
+from kvxfer.core.events import OpEnded
 from kvxfer.core.ids import Part
 from kvxfer.core.machine import Table, row, table
+from kvxfer.core.readers import Readers
 from kvxfer.core.senders import Senders
-from kvxfer.core.sends import Loan, Source
+from kvxfer.core.sends import Source
 from kvxfer.testing.sim import find_by_seeds
 
 W, WE, WA = tables.WriterState, tables.WriterEvent, tables.WriterAction
@@ -107,12 +110,17 @@ def test_wrong_pairing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.broken.rule.startswith(("D1", "B1", "X1"))
 
 
-def test_blocks_that_are_lent_and_given_back_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pull: P forgets that a consumer may be reading, and uses its blocks for something else."""
-    monkeypatch.setattr(Loan, "reads", False)
+def test_a_failed_read_that_counts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pull: D takes every end of a READ for success (C3)."""
+    whole = Readers.op_ended
+
+    def always_done(self: Readers, owner: Any, part: Part, event: OpEnded) -> None:
+        whole(self, owner, part, attrs.evolve(event, done=True))
+
+    monkeypatch.setattr(Readers, "op_ended", always_done)
     found = find_by_seeds(range(40), TRANSFERS)
     assert found is not None
-    assert found.broken.rule.startswith("D1")
+    assert found.broken.rule.startswith(("D1", "A2"))
 
 
 def test_a_chunk_that_is_sent_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
