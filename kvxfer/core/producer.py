@@ -74,7 +74,8 @@ class Producer:
     # --- from the engine ---
 
     def expect(self, event: Expect) -> None:
-        if self.ctx.closing:
+        if self.ctx.closing or self.ctx.draining:
+            # A source is something new: an agent that has said that it is drained stays empty.
             return
         if event.transfer_id in self.sources:
             self.ctx.counters["refused"] += 1
