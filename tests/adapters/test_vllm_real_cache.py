@@ -35,6 +35,9 @@ KINDS = {
     "window": {"full": GroupKind.PAGE, "window": GroupKind.PAGE},
     "mamba1": {"full": GroupKind.PAGE, "state": GroupKind.STATE},
     "mamba2": {"full": GroupKind.PAGE, "state": GroupKind.STATE},
+    "fp8": {"full": GroupKind.PAGE},
+    "short_conv": {"full": GroupKind.PAGE, "state": GroupKind.STATE},
+    "gated_delta": {"full": GroupKind.PAGE, "state": GroupKind.STATE},
 }
 
 
@@ -48,7 +51,8 @@ def pair(request: Any, tmp_path_factory: Any) -> Iterator[tuple[str, TinyEngine,
 
 
 def describe(engine: TinyEngine, *, packed: bool = True) -> Shard:
-    groups = cache_groups(engine.config)
+    cache_dtype = engine.runner.cache_config.cache_dtype
+    groups = cache_groups(engine.config, cache_dtype)
     packing = ""
     if packed:
         attention = [name for g in groups if not g.states for name in g.layers]
