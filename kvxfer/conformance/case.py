@@ -33,27 +33,49 @@ class NonStrictError(Exception):
 Body: TypeAlias = Callable[["Rig"], None]
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class Case:
-    """One requirement and the code that judges it."""
+    """One requirement and the code that judges it.
+
+    `failures` names the classes of failure in public systems that the case stands against
+    (A late write after free at the target, B source reused under a transfer, C lost completion
+    or untold failure, K blocking and head of line, M untrusted input and bounds, P shutdown
+    and cancel, Q visibility). `far` cases have their end b in a process of its own.
+    """
 
     address: str
     requirement: str
     needs: Caps
     body: Body
+    failures: str
+    far: bool
 
 
 CASES: Final[dict[str, Case]] = {}
 """All transport cases by address; filled as the modules of `cases` are imported."""
 
 
-def case(address: str, requirement: str, *, needs: Caps = Caps.WRITE) -> Callable[[Body], Body]:
+def case(
+    address: str,
+    requirement: str,
+    *,
+    needs: Caps = Caps.WRITE,
+    failures: str = "",
+    far: bool = False,
+) -> Callable[[Body], Body]:
     """Enter a function as the case `address`. Both ends must declare all of `needs`."""
 
     def enter(body: Body) -> Body:
         if address in CASES:
             raise ValueError(f"case address {address!r} is used twice")
-        CASES[address] = Case(address, requirement, needs, body)
+        CASES[address] = Case(
+            address=address,
+            requirement=requirement,
+            needs=needs | Caps.CROSS_PROCESS if far else needs,
+            body=body,
+            failures=failures,
+            far=far,
+        )
         return body
 
     return enter

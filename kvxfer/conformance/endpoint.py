@@ -7,6 +7,7 @@ kit talks to an endpoint through its table alone.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -46,6 +47,19 @@ class DramBuffer:
         self._bytes[offset : offset + len(data)] = np.frombuffer(data, dtype=np.uint8)
 
 
+class RawBuffer:
+    """`length` bytes at `base` that somebody else keeps, in this process."""
+
+    def __init__(self, base: int, length: int) -> None:
+        self.memory = Memory(base=base, length=length)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return ctypes.string_at(self.memory.base + offset, length)
+
+    def write(self, offset: int, data: bytes) -> None:
+        ctypes.memmove(self.memory.base + offset, data, len(data))
+
+
 @attrs.frozen(kw_only=True)
 class Endpoint:
     """One open session of a table. Nothing is registered and no peer exists in it.
@@ -57,6 +71,27 @@ class Endpoint:
     ops: TransportOps
     session: int
     memory_factory: Callable[[int], Buffer] | None = None
+    view: Callable[[int, int], Buffer] = RawBuffer
+    """view(base, length): a look at host memory of this end that the transport allocated."""
+
+
+class FarControl(Protocol):
+    """Power over the process in which end b lives."""
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the process is gone."""
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+
+    def resume(self) -> None:
+        """SIGCONT."""
+
+    def restart(self) -> Endpoint:
+        """After `kill`: a new process opens the transport with the same options."""
+
+    def memory_at(self, base: int, length: int) -> Buffer:
+        """Memory of the process at an address that is free in it, as the old process had it."""
 
 
 def _nothing() -> None:
@@ -70,7 +105,8 @@ class Pair:
     `step` lets the world between the endpoints go on (a simulated network, a
     short pause); the kit itself polls both tables, from one thread. `close` ends
     the sessions that are still open; where it is None the kit calls the tables.
-    `third` opens one more endpoint for the cases that need it.
+    `third` opens one more endpoint for the cases that need it. `far` is there where b lives
+    in a process of its own.
     """
 
     a: Endpoint
@@ -78,6 +114,7 @@ class Pair:
     step: Callable[[], None] = _nothing
     close: Callable[[], None] | None = None
     third: Callable[[], Endpoint] | None = None
+    far: FarControl | None = None
 
 
 MakePair: TypeAlias = Callable[[], Pair]

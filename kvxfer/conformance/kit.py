@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+import attrs
+
 from kvxfer.conformance.case import (
     CASES,
     Case,
@@ -18,18 +20,26 @@ from kvxfer.conformance.case import (
     NotSupportedError,
 )
 from kvxfer.conformance.cases import (
+    transport_allocate,
+    transport_cancel,
+    transport_death,
+    transport_failures,
     transport_fence,
+    transport_life,
+    transport_load,
     transport_notify,
     transport_peers,
     transport_regions,
     transport_requests,
+    transport_sizes,
+    transport_strided,
     transport_table,
     transport_wakeup,
     transport_write,
 )
 from kvxfer.conformance.endpoint import Buffer, MakePair, Pair
-from kvxfer.conformance.report import CaseResult, Report, Verdict
-from kvxfer.conformance.rig import Rig
+from kvxfer.conformance.report import NO_CAPS, CaseResult, Report, Verdict
+from kvxfer.conformance.rig import Limits, Rig
 from kvxfer.errors import BadValue, KvxferError
 from kvxfer.transport.caps import Caps
 
@@ -42,6 +52,14 @@ CASE_MODULES = (
     transport_peers,
     transport_regions,
     transport_wakeup,
+    transport_cancel,
+    transport_allocate,
+    transport_strided,
+    transport_load,
+    transport_sizes,
+    transport_failures,
+    transport_life,
+    transport_death,
 )
 """Importing them fills the list of cases."""
 
@@ -54,43 +72,77 @@ def transport_cases() -> tuple[Case, ...]:
 def check_transport(
     make_pair: MakePair,
     *,
+    make_far_pair: MakePair | None = None,
     memory_factory: Callable[[int], Buffer] | None = None,
     only: Iterable[str] | None = None,
     deadline_s: float = 10.0,
     settle_s: float = 0.05,
+    long: bool = False,
+    on_result: Callable[[CaseResult], None] = lambda _result: None,
 ) -> Report:
     """Judge a transport against the rules of `kvxfer.transport.ops`.
 
-    `make_pair()` gives a fresh `Pair` for each case. `memory_factory(length)`
-    gives memory that both ends can register (default: memory of this process).
-    `only` names addresses of cases. `deadline_s` bounds each wait for something
-    that must happen, `settle_s` is how long to look for what must not.
+    `make_pair()` gives a fresh `Pair` for each case, `make_far_pair()` one whose end b
+    lives in another process (`kvxfer.conformance.far_pair_maker`); without it the cases
+    that need one are unsupported. `memory_factory(length)` gives memory that both ends
+    can register (default: memory of this process). `only` names addresses of cases.
+    `deadline_s` bounds each wait for something that must happen, `settle_s` is how long
+    to look for what must not. `long` runs more rounds and larger sizes (minutes, and a
+    few GiB of memory). `on_result` is told of each case as it ends.
 
     Raises `BadValue` where `only` names an unknown case. What the subject does
     wrong is in the report, never raised.
     """
+    limits = Limits(deadline_s=deadline_s, settle_s=settle_s, long=long)
     results = []
-    subject = "transport"
+    seen = _Seen()
     for case in _wanted(only):
-        started = time.monotonic()
+        result = _run(case, make_far_pair if case.far else make_pair, memory_factory, limits, seen)
+        results.append(result)
+        on_result(result)
+    return Report(subject=seen.subject, results=tuple(results), caps=seen.caps)
+
+
+@attrs.define
+class _Seen:
+    """What the pairs of a run say of themselves."""
+
+    subject: str = "transport"
+    caps: Caps = NO_CAPS
+
+
+def _run(
+    case: Case,
+    make: MakePair | None,
+    memory_factory: Callable[[int], Buffer] | None,
+    limits: Limits,
+    seen: _Seen,
+) -> CaseResult:
+    started = time.monotonic()
+    measures: dict[str, float] = {}
+    if make is None:
+        verdict, detail = Verdict.UNSUPPORTED, "no pair with an end in another process was given"
+    else:
         try:
-            pair = make_pair()
+            pair = make()
+        except NotSupportedError as error:
+            verdict, detail = Verdict.UNSUPPORTED, str(error)
         except KvxferError as error:
             verdict, detail = Verdict.FAIL, f"make_pair: {error}"
         else:
-            subject = pair.a.ops.name
-            rig = Rig(pair, memory_factory=memory_factory, deadline_s=deadline_s, settle_s=settle_s)
-            verdict, detail = _close(pair, rig, *_judge(case, rig))
-        results.append(
-            CaseResult(
-                address=case.address,
-                requirement=case.requirement,
-                verdict=verdict,
-                detail=detail,
-                duration_s=time.monotonic() - started,
-            )
-        )
-    return Report(subject=subject, results=tuple(results))
+            seen.subject = pair.a.ops.name
+            rig = Rig(pair, memory_factory=memory_factory, limits=limits)
+            verdict, detail = _close(pair, rig, *_judge(case, rig, seen))
+            measures = rig.measures
+    return CaseResult(
+        address=case.address,
+        requirement=case.requirement,
+        verdict=verdict,
+        detail=detail,
+        measures=measures,
+        failures=case.failures,
+        duration_s=time.monotonic() - started,
+    )
 
 
 def _wanted(only: Iterable[str] | None) -> tuple[Case, ...]:
@@ -103,9 +155,10 @@ def _wanted(only: Iterable[str] | None) -> tuple[Case, ...]:
     return tuple(case for case in transport_cases() if case.address in addresses)
 
 
-def _judge(case: Case, rig: Rig) -> tuple[Verdict, str]:
+def _judge(case: Case, rig: Rig, seen: _Seen) -> tuple[Verdict, str]:
     try:
         declared = rig.a.caps() & rig.b.caps()
+        seen.caps |= declared
         lacking = case.needs & ~declared
         if lacking:
             return Verdict.UNSUPPORTED, f"declares no {_names(lacking)}"

@@ -10,8 +10,13 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
+from typing import Any, Final
 
 import attrs
+
+from kvxfer.transport.caps import Caps
+
+NO_CAPS: Final = Caps(0)
 
 
 class Verdict(Enum):
@@ -34,6 +39,10 @@ class CaseResult:
     requirement: str
     verdict: Verdict
     detail: str = ""
+    measures: Mapping[str, float] = attrs.field(factory=dict, eq=False)
+    """What was measured in passing, by name; units last. Never judged tighter than the rules do."""
+    failures: str = ""
+    """Classes of failure that the case stands against, see `kvxfer.conformance.case.Case`."""
     duration_s: float = attrs.field(default=0.0, eq=False)
 
 
@@ -43,6 +52,8 @@ class Report:
 
     subject: str
     results: tuple[CaseResult, ...]
+    caps: Caps = NO_CAPS
+    """What the sessions of the run declared."""
 
     @property
     def ok(self) -> bool:
@@ -66,11 +77,32 @@ class Report:
         lines = [f"{self.subject}: {len(self.results)} cases"]
         for result in self.results:
             lines.append(f"{result.verdict.value:<12}{result.address:<8}{result.requirement}")
-            if result.detail:
-                lines.append(f"{'':<20}{result.detail}")
+            lines += [f"{'':<20}{line}" for line in (result.detail, measured(result)) if line]
         shown = ", ".join(f"{count} {verdict.value}" for verdict, count in self.counts.items())
         lines.append(f"{self.subject}: {shown}")
         return "\n".join(lines) + "\n"
+
+    def rows(self) -> dict[str, Any]:
+        """The run as plain values for JSON: counts by verdict, and one row a case."""
+        return {
+            "transport": self.subject,
+            "ok": self.ok,
+            "caps": [flag.name for flag in Caps if flag in self.caps],
+            "counts": {verdict.value: count for verdict, count in self.counts.items()},
+            "failed": list(self.failed),
+            "cases": [
+                {
+                    "address": result.address,
+                    "requirement": result.requirement,
+                    "verdict": result.verdict.value,
+                    "detail": result.detail,
+                    "measures": dict(result.measures),
+                    "failures": result.failures,
+                    "duration_s": round(result.duration_s, 4),
+                }
+                for result in self.results
+            ],
+        }
 
     def junit(self) -> str:
         """The run as JUnit XML: unsupported cases are skipped, non-strict ones pass with a note."""
@@ -103,6 +135,11 @@ class Report:
                     pass
         ET.indent(suite)
         return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def measured(result: CaseResult) -> str:
+    """The measures of a case in one line; empty where it has none."""
+    return ", ".join(f"{name} = {value:.6g}" for name, value in result.measures.items())
 
 
 def _xml_text(text: str) -> str:

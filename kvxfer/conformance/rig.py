@@ -16,11 +16,13 @@ import attrs
 import numpy as np
 
 from kvxfer.conformance.case import CaseFailedError, NotSupportedError, expect
-from kvxfer.conformance.endpoint import Buffer, DramBuffer, Endpoint, Pair
+from kvxfer.conformance.endpoint import Buffer, DramBuffer, Endpoint, FarControl, Pair
 from kvxfer.status import Status, is_never_posted
+from kvxfer.transport.answers import answer_fault
 from kvxfer.transport.caps import Caps
-from kvxfer.transport.checker import answer_fault
-from kvxfer.transport.ops import COMPLETION, U64
+from kvxfer.transport.faults import FaultPlan
+from kvxfer.transport.faulty import faulty
+from kvxfer.transport.ops import COMPLETION, U64, Direction, Strided
 
 SETTLE_TURNS: Final = 20
 """Turns without an event after which nothing more is expected, beside `settle_s`."""
@@ -32,6 +34,13 @@ FENCE_TRIES_S: Final = 2.0
 def u64(values: Iterable[int]) -> U64:
     """A column."""
     return np.fromiter(values, dtype=np.uint64)
+
+
+def strided(entries: Iterable[tuple[int, int, int, int, int, int]]) -> Strided:
+    """Columns from (local, remote, length, count, local stride, remote stride) of each entry."""
+    table = np.array(list(entries), dtype=np.uint64).reshape(-1, 6)
+    names = ("local", "remote", "length", "count", "local_stride", "remote_stride")
+    return Strided(**{name: table[:, at].copy() for at, name in enumerate(names)})
 
 
 def pattern(seed: int, length: int) -> bytes:
@@ -63,6 +72,15 @@ class Region:
         return self.buffer.read(offset, self.length - offset if length is None else length)
 
 
+@attrs.frozen(kw_only=True)
+class Limits:
+    """How long a case waits and looks, and whether it may take long; see `check_transport`."""
+
+    deadline_s: float
+    settle_s: float
+    long: bool = False
+
+
 class Side:
     """One endpoint, with what has come out of its two polls."""
 
@@ -80,6 +98,9 @@ class Side:
         """Called as soon as a notification is out of the table."""
         self.records = np.zeros(64, dtype=COMPLETION)
         self._make_buffer = endpoint.memory_factory or make_buffer
+        self._view = endpoint.view
+        self._columns: dict[int, Any] = {}
+        """Rule 9: the caller keeps columns until their request has ended."""
 
     def call(self, slot: str, *args: Any, session: Any = None) -> Any:
         """Call a slot; rule 1 is checked. `session` replaces the real handle."""
@@ -114,6 +135,23 @@ class Side:
         buffer = self._make_buffer(length)
         return Region(buffer, self.must("register_region", buffer.memory))
 
+    def allocate(self, length: int) -> Region:
+        """`length` bytes of host memory of the transport's own."""
+        handle, base = self.must("allocate_region", length, "dram", 0)
+        return Region(self._view(base, length), handle)
+
+    def post_strided(
+        self,
+        peer: int,
+        columns: Strided,
+        notify: bytes | None = None,
+        *,
+        direction: Direction = Direction.WRITE,
+    ) -> tuple[Status, int]:
+        """Post strided columns."""
+        answer = self.call("post_strided", peer, direction, columns, notify)
+        return self._posted("post_strided", answer, columns)
+
     def post(
         self,
         peer: int,
@@ -126,8 +164,12 @@ class Side:
     ) -> tuple[Status, int]:
         """Post columns given as plain numbers."""
         columns = (u64(local), u64(remote), u64(length))
-        status, request = self.call(slot, peer, *columns, notify)
+        return self._posted(slot, self.call(slot, peer, *columns, notify), columns)
+
+    def _posted(self, slot: str, answer: tuple[Status, int], columns: Any) -> tuple[Status, int]:
+        status, request = answer
         if status == Status.OK:
+            self._columns[request] = columns
             self.ends.setdefault(request, [])
             self.requests.append(request)
         else:
@@ -152,6 +194,7 @@ class Side:
             known = status in Status._value2member_map_
             expect(known, f"{self.name}.poll: request {request} ended with {status}")
             self.ends.setdefault(request, []).append(Status(status))
+            self._columns.pop(request, None)
 
     def take_notices(self) -> None:
         """Take notifications once."""
@@ -176,13 +219,15 @@ class Rig:
         pair: Pair,
         *,
         memory_factory: Callable[[int], Buffer] | None,
-        deadline_s: float,
-        settle_s: float,
+        limits: Limits,
     ) -> None:
         self._pair = pair
         self._make_buffer: Callable[[int], Buffer] = memory_factory or DramBuffer
-        self._deadline_s = deadline_s
-        self._settle_s = settle_s
+        self._deadline_s = limits.deadline_s
+        self._settle_s = limits.settle_s
+        self.long = limits.long
+        """True where rounds and sizes may take minutes."""
+        self.measures: dict[str, float] = {}
         self.a = Side("a", pair.a, self._make_buffer)
         self.b = Side("b", pair.b, self._make_buffer)
         self.sides = [self.a, self.b]
@@ -194,6 +239,38 @@ class Rig:
         side = Side("c", self._pair.third(), self._make_buffer)
         self.sides.append(side)
         return side
+
+    @property
+    def far(self) -> FarControl:
+        """Power over the process of b; the case is unsupported where b has none of its own."""
+        if self._pair.far is None:
+            raise NotSupportedError("end b has no process of its own")
+        return self._pair.far
+
+    def kill_b(self) -> None:
+        """SIGKILL the process of b; nothing is called there any more."""
+        self.b.closed = True
+        self.far.kill()
+
+    def restart_b(self) -> Side:
+        """A new process in the place of b that was killed: the same options, nothing in it."""
+        self.b = Side("b", self.far.restart(), self._make_buffer)
+        self.sides[1] = self.b
+        return self.b
+
+    def with_faults(self, side: Side, plan: FaultPlan) -> None:
+        """Put the faults of `plan` on top of the table of `side`, whose session is open."""
+        opened = attrs.evolve(side.ops, open=lambda _options: (Status.OK, side.session))
+        side.ops = faulty(opened, plan)
+        side.ops.open({})
+
+    def rounds(self, count: int, long_count: int) -> int:
+        """How many rounds this run takes."""
+        return long_count if self.long else count
+
+    def measure(self, name: str, value: float) -> None:
+        """Put a measured value into the report; where one is there, the larger one stays."""
+        self.measures[name] = max(value, self.measures.get(name, value))
 
     def connect(self, one: Side | None = None, other: Side | None = None) -> tuple[int, int]:
         """Peers between two sides, by default a and b; gives the two peer handles."""

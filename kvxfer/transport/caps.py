@@ -23,6 +23,7 @@ class Caps(IntFlag):
     REVOKE_REGION = 1 << 5
     """`revoke_region` stops remote operations on the region, posted ones included."""
     STRIDED = 1 << 6
+    """`post_strided` takes runs of evenly spaced ranges as one entry."""
     WAKEUP_FD = 1 << 7
     """`wakeup_fd` gives a descriptor that turns readable when `poll` has something."""
     TARGET_MUST_PROGRESS = 1 << 8
@@ -34,3 +35,9 @@ class Caps(IntFlag):
     """All calls must come from one thread (K3)."""
     CROSS_PROCESS = 1 << 13
     """Peers may live in other processes."""
+    CANCEL = 1 << 14
+    """`cancel` takes back what has not left yet; a post is handed over in bounded windows."""
+    ALLOCATE = 1 << 15
+    """`allocate_region` gives registered memory of the transport's own."""
+    CLOSE_FENCES = 1 << 16
+    """After `close` has said OK no peer writes into memory of the session, not even late."""

@@ -17,31 +17,12 @@ import attrs
 import numpy.typing as npt
 
 from kvxfer.errors import KvxferError
-from kvxfer.status import Status, is_never_posted
-from kvxfer.transport.caps import Caps
-from kvxfer.transport.ops import U64, TransportOps
+from kvxfer.status import Status
+from kvxfer.transport.answers import ENDS, status_fault, type_fault
+from kvxfer.transport.ops import TransportOps
 from kvxfer.transport.stubs import SLOTS, overlay
 
-_ANSWERS: Final[dict[str, tuple[type, ...]]] = {
-    "open": (Status, int),
-    "close": (Status,),
-    "caps": (Caps,),
-    "register_region": (Status, int),
-    "deregister_region": (Status,),
-    "revoke_region": (Status,),
-    "peer_create": (Status, int, bytes),
-    "peer_connect": (Status,),
-    "peer_destroy": (Status,),
-    "fence_peer": (Status,),
-    "post_write": (Status, int),
-    "post_read": (Status, int),
-    "poll": (Status, int),
-    "send_notification": (Status,),
-    "poll_notifications": (Status, list),
-    "wakeup_fd": (Status, int),
-    "last_error": (str,),
-}
-_ENDS: Final = (Status.OK, Status.OP_FAILED, Status.OP_UNKNOWN)
+_POSTS: Final = ("post_write", "post_read", "post_strided")
 
 
 class ContractBroken(KvxferError):
@@ -51,22 +32,6 @@ class ContractBroken(KvxferError):
         super().__init__(f"rule {rule}, {slot}: {text}")
         self.rule = rule
         self.slot = slot
-
-
-def answer_fault(slot: str, answer: object) -> str:
-    """What is wrong with the type of an answer of `slot`; empty where nothing is."""
-    wanted = _ANSWERS[slot]
-    parts = answer if len(wanted) > 1 else (answer,)
-    if not isinstance(parts, tuple) or len(parts) != len(wanted):
-        return f"answered {answer!r}: must be {_names(wanted)}"
-    for part, kind in zip(parts, wanted):
-        if not isinstance(part, kind):
-            return f"answered {type(part).__name__} {part!r}: must be {kind.__name__}"
-    return ""
-
-
-def _names(kinds: tuple[type, ...]) -> str:
-    return "(" + ", ".join(kind.__name__ for kind in kinds) + ")"
 
 
 @attrs.define
@@ -90,10 +55,13 @@ def checked(ops: TransportOps, broken: list[ContractBroken] | None = None) -> Tr
         "open": checker.open,
         "close": checker.close,
         "register_region": partial(checker.new_handle, "register_region"),
+        "allocate_region": checker.allocate_region,
         "peer_create": partial(checker.new_handle, "peer_create"),
         "fence_peer": checker.fence_peer,
         "post_write": partial(checker.post, "post_write"),
         "post_read": partial(checker.post, "post_read"),
+        "post_strided": partial(checker.post, "post_strided"),
+        "cancel": checker.cancel,
         "poll": checker.poll,
         "poll_notifications": checker.poll_notifications,
     }
@@ -132,6 +100,23 @@ class _Checker:
             self._new(watched, slot, answer[1])
         return answer
 
+    def allocate_region(self, session: int, length: int, *args: Any) -> Any:
+        answer = self.new_handle("allocate_region", session, length, *args)
+        status, _, base = answer
+        if status == Status.OK and base <= 0:
+            self._raise(14, "allocate_region", f"base = {base}: {length} bytes are at no address")
+        return answer
+
+    def cancel(self, session: int, request: int) -> Any:
+        watched = self._enter("cancel", session)
+        status = self._call("cancel", session, request)
+        if watched is not None and status in (Status.OK, Status.OP_INVALID):
+            is_open = request in watched.requests_open
+            if is_open != (status == Status.OK):
+                word = "open" if is_open else "not open"
+                self._raise(13, "cancel", f"request {request} is {word}, answer {status.name}")
+        return status
+
     def fence_peer(self, session: int, peer: int) -> Any:
         watched = self._enter("fence_peer", session)
         status = self._call("fence_peer", session, peer)
@@ -139,22 +124,10 @@ class _Checker:
             watched.fences_tried.add(peer)
         return status
 
-    def post(
-        self,
-        slot: str,
-        session: int,
-        peer: int,
-        local: U64,
-        remote: U64,
-        length: U64,
-        notify: bytes | None,
-    ) -> Any:
+    def post(self, slot: str, session: int, peer: int, *args: Any) -> Any:
         watched = self._enter(slot, session)
-        status, request = self._call(slot, session, peer, local, remote, length, notify)
-        if status != Status.OK:
-            if not is_never_posted(status):
-                self._raise(5, slot, f"refused with {status.name}: not a never-posted status")
-        elif watched is not None:
+        status, request = self._call(slot, session, peer, *args)
+        if status == Status.OK and watched is not None:
             if peer in watched.fences_tried:
                 self._raise(8, slot, f"posted to peer {peer} after a fence was tried")
             self._new(watched, "request", request)
@@ -171,7 +144,7 @@ class _Checker:
                 if request not in watched.requests_open:
                     self._raise(5, "poll", f"request {request} is not open: it ends once")
                 watched.requests_open.discard(request)
-                if end not in _ENDS:
+                if end not in ENDS:
                     self._raise(7, "poll", f"request {request} ended with {end}")
         return status, count
 
@@ -197,9 +170,13 @@ class _Checker:
             answer = getattr(self._ops, slot)(*args)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not cross
             self._raise(1, slot, f"{type(error).__name__} crossed the table: {error}")
-        text = answer_fault(slot, answer)
+        text = type_fault(slot, answer)
         if text:
             self._raise(1, slot, text)
+        text = status_fault(slot, answer)
+        if text:
+            # A post that answers anything else than 'never posted' leaves its caller in doubt.
+            self._raise(5 if slot in _POSTS else 1, slot, text)
         return answer
 
     def _new(self, watched: _Watched, kind: str, handle: int) -> None:

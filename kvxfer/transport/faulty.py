@@ -34,11 +34,16 @@ from kvxfer.transport.faults import (
     Stage,
 )
 from kvxfer.transport.loopback_engine import first_bytes
-from kvxfer.transport.ops import COMPLETION, U64, TransportOps
-from kvxfer.transport.ranges import column_fault
+from kvxfer.transport.ops import COMPLETION, U64, Direction, Strided, TransportOps
+from kvxfer.transport.ranges import column_fault, expand_strided, strided_fault
 from kvxfer.transport.stubs import overlay
 
 _Columns = tuple[U64, U64, U64]
+
+
+def _plain(columns: _Columns | Strided) -> _Columns:
+    """The ranges of a post, one by one."""
+    return expand_strided(columns) if isinstance(columns, Strided) else columns
 
 
 @attrs.define(eq=False)
@@ -51,6 +56,8 @@ class _Request:
     notify: bytes | None
     posted: Posted
     action: Action | None
+    inner: int = 0
+    """The table's own request; 0 while, or where, the table has none."""
     reported: bool = False
 
 
@@ -59,6 +66,8 @@ class _State:
     """One session of the wrapper."""
 
     request_count: int = 0
+    open: dict[int, _Request] = attrs.field(factory=dict)
+    """Requests whose completion has not been given out yet."""
     by_inner: dict[int, _Request] = attrs.field(factory=dict)
     completed: deque[tuple[int, int, Status]] = attrs.field(factory=deque)
     released: deque[Callable[[], None]] = attrs.field(factory=deque)
@@ -76,6 +85,8 @@ def faulty(ops: TransportOps, plan: FaultPlan) -> TransportOps:
         "close": wrapper.close,
         "post_write": lambda s, p, a, b, n, note: wrapper.post("write", s, p, (a, b, n), note),
         "post_read": lambda s, p, a, b, n, note: wrapper.post("read", s, p, (a, b, n), note),
+        "post_strided": wrapper.post_strided,
+        "cancel": wrapper.cancel,
         "poll": wrapper.poll,
         "send_notification": wrapper.send_notification,
         "poll_notifications": wrapper.poll_notifications,
@@ -124,17 +135,56 @@ class _Faulty:
         self, kind: Kind, session: int, peer: int, columns: _Columns, notify: bytes | None
     ) -> tuple[Status, int]:
         state = self._state(session, peer)
-        call = self._ops.post_write if kind == "write" else self._ops.post_read
         if state is None or column_fault(*columns):
-            return call(session, peer, *columns, notify)
+            return self._call(kind, session, peer, columns, notify)
+        return self._post(state, kind, session, peer, columns, notify)
+
+    def post_strided(
+        self,
+        session: int,
+        peer: int,
+        direction: Direction,
+        columns: Strided,
+        notify: bytes | None,
+    ) -> tuple[Status, int]:
+        state = self._state(session, peer)
+        if state is None or strided_fault(columns) or direction not in tuple(Direction):
+            return self._ops.post_strided(session, peer, direction, columns, notify)
+        kind: Kind = "write" if direction == Direction.WRITE else "read"
+        return self._post(state, kind, session, peer, columns, notify)
+
+    def _call(
+        self,
+        kind: Kind,
+        session: int,
+        peer: int,
+        columns: _Columns | Strided,
+        notify: bytes | None,
+    ) -> tuple[Status, int]:
+        if isinstance(columns, Strided):
+            direction = Direction.WRITE if kind == "write" else Direction.READ
+            return self._ops.post_strided(session, peer, direction, columns, notify)
+        call = self._ops.post_write if kind == "write" else self._ops.post_read
+        return call(session, peer, *columns, notify)
+
+    def _post(
+        self,
+        state: _State,
+        kind: Kind,
+        session: int,
+        peer: int,
+        columns: _Columns | Strided,
+        notify: bytes | None,
+    ) -> tuple[Status, int]:
         if peer in state.fences_tried:
             return Status.PEER_FAILED, 0
+        length = _plain(columns)[2]
         posted, action = self._plan.decide(
             session=session,
             peer=peer,
             kind=kind,
-            range_count=len(columns[2]),
-            byte_count=int(columns[2].sum()),
+            range_count=len(length),
+            byte_count=int(length.sum()),
             notification=notify,
         )
         if isinstance(action, Refuse):
@@ -149,10 +199,29 @@ class _Faulty:
             action=action,
         )
         if isinstance(action, Hold) and action.stage is Stage.OPERATION:
+            state.open[request.request] = request
             self._wait(session, state, request, columns, action.report)
             return Status.OK, request.request
         status = self._give(session, state, request, columns)
-        return status, request.request if status == Status.OK else 0
+        if status != Status.OK:
+            return status, 0
+        state.open[request.request] = request
+        return status, request.request
+
+    def cancel(self, session: int, request: int) -> Status:
+        state = self._state(session, request)
+        if state is None:
+            return self._ops.cancel(session, request)
+        found = state.open.get(request)
+        if found is None:
+            return Status.OP_INVALID
+        if state.waiting.pop(found.posted.number, None) is not None:
+            # The table has not been given it: nothing has left.
+            self._plan.forget(found.posted.number)
+            self._report(state, found, Status.OP_FAILED)
+        elif found.inner in state.by_inner:
+            return self._ops.cancel(session, found.inner)
+        return Status.OK
 
     def poll(self, session: int, records: npt.NDArray[Any]) -> tuple[Status, int]:
         state = self._state(session)
@@ -168,7 +237,8 @@ class _Faulty:
             self._ended(session, state, state.by_inner.pop(ended), Status(end))
         filled = min(len(records), len(state.completed))
         for at in range(filled):
-            records[at] = state.completed.popleft()
+            records[at] = record = state.completed.popleft()
+            state.open.pop(record[0], None)
         return Status.OK, filled
 
     def send_notification(self, session: int, peer: int, payload: bytes) -> Status:
@@ -219,7 +289,7 @@ class _Faulty:
         session: int,
         state: _State,
         request: _Request,
-        columns: _Columns,
+        columns: _Columns | Strided,
         report: Status | None,
     ) -> None:
         number = request.posted.number
@@ -236,25 +306,27 @@ class _Faulty:
         if report is not None:
             self._report(state, request, report)
 
-    def _give(self, session: int, state: _State, request: _Request, columns: _Columns) -> Status:
+    def _give(
+        self, session: int, state: _State, request: _Request, columns: _Columns | Strided
+    ) -> Status:
         """Post to the table what the fault leaves of the operation."""
         notify = request.notify
         match request.action:
             case Fail(after_bytes=kept):
-                columns, notify = first_bytes(columns, kept), None
+                columns, notify = first_bytes(_plain(columns), kept), None
             case Drop(data=data, notification=lost):
-                columns = first_bytes(columns, 0) if data else columns
+                columns = first_bytes(_plain(columns), 0) if data else columns
                 notify = None if lost else notify
             case Hold(stage=Stage.NOTIFICATION):
                 notify = None
-        if len(columns[2]) == 0 and request.action is not None:
+        if request.action is not None and len(_plain(columns)[2]) == 0:
             if notify is not None:
                 self._ops.send_notification(session, request.peer, notify)
             self._ended(session, state, request, Status.OK)
             return Status.OK
-        call = self._ops.post_write if request.kind == "write" else self._ops.post_read
-        status, inner = call(session, request.peer, *columns, notify)
+        status, inner = self._call(request.kind, session, request.peer, columns, notify)
         if status == Status.OK:
+            request.inner = inner
             state.by_inner[inner] = request
         return status
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_right
 from collections import deque
-from threading import Lock
+from threading import Condition, Lock
 from typing import Final
 
 import numpy as np
@@ -45,6 +45,7 @@ class Engine:
     def __init__(self) -> None:
         self.lock = Lock()
         self._copying: set[Operation] = set()
+        self._slice_over = Condition(self.lock)
 
     def touches_locked(self, party: Session | Peer) -> bool:
         """True while another thread copies bytes for an operation of `party`."""
@@ -53,12 +54,18 @@ class Engine:
             for op in self._copying
         )
 
+    def wait_untouched_locked(self, session: Session) -> None:
+        """Return when no thread copies a slice for `session`; gives the lock up meanwhile."""
+        self._slice_over.wait_for(lambda: not self.touches_locked(session))
+
     def run(self, operation: Operation, budget: int = _NO_LIMIT) -> int:
         """Move at most `budget` bytes, end the operation where it is complete; gives the bytes."""
         moved = 0
         while True:
             with self.lock:
-                self._copying.discard(operation)
+                if operation in self._copying:
+                    self._copying.discard(operation)
+                    self._slice_over.notify_all()
                 if operation.progress is Progress.OVER:
                     return moved
                 if operation.copied:

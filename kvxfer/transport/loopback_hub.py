@@ -8,28 +8,34 @@ copy in another thread answers NOT_FENCED instead.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Mapping
 from operator import index
 from typing import Any, Final
 
 import attrs
+import numpy as np
 import numpy.typing as npt
 
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
 from kvxfer.transport.faults import (
     OPTION,
-    Action,
     Drop,
     Duplicate,
     Fail,
     FaultPlan,
     Hold,
     Kind,
-    Posted,
     Refuse,
     Stage,
+)
+from kvxfer.transport.loopback_admission import (
+    admission,
+    decide,
+    notification_fault,
+    range_fault,
 )
 from kvxfer.transport.loopback_engine import Engine, first_bytes
 from kvxfer.transport.loopback_state import (
@@ -40,8 +46,8 @@ from kvxfer.transport.loopback_state import (
     Progress,
     Session,
 )
-from kvxfer.transport.ops import COMPLETION, U64, Memory
-from kvxfer.transport.ranges import column_fault, join_ranges
+from kvxfer.transport.ops import COMPLETION, U64, Direction, Memory, Strided
+from kvxfer.transport.ranges import column_fault, expand_strided, join_ranges, strided_fault
 
 CAPS: Final = (
     Caps.WRITE
@@ -49,17 +55,16 @@ CAPS: Final = (
     | Caps.NOTIFY_AFTER_VISIBLE
     | Caps.FENCE_PEER
     | Caps.REVOKE_REGION
+    | Caps.STRIDED
+    | Caps.CANCEL
+    | Caps.ALLOCATE
+    | Caps.CLOSE_FENCES
     | Caps.WAKEUP_FD
     | Caps.MEM_DRAM
     | Caps.THREAD_ONE_OWNER
 )
 """What the loopback says of itself."""
 
-NOTIFICATION_BYTES_MAX: Final = 1 << 20
-REQUESTS_MAX: Final = 1 << 16
-"""Requests of one session that have not been polled; a further post gets NO_RESOURCE."""
-INBOX_MAX: Final = 1 << 16
-"""Notifications that wait at one session; a further one gets NO_RESOURCE."""
 POLL_BYTES_MAX: Final = 64 << 20
 """Bytes that one `poll` moves, so that its caller is never away for long."""
 
@@ -112,6 +117,8 @@ class Hub:
             closing.completed.clear()
             closing.inbox.clear()
             closing.wakeup.close()
+            # What was ended above stops at the end of its slice: a few milliseconds at most.
+            self._engine.wait_untouched_locked(closing)
         return Status.OK
 
     def caps(self, session: int) -> Caps:
@@ -145,6 +152,29 @@ class Hub:
             if found is None:
                 return Status.CLOSED, 0
             return Status.OK, found.add_region(memory)
+
+    def allocate_region(
+        self, session: int, length: int, kind: str, device: int
+    ) -> tuple[Status, int, int]:
+        if kind != "dram" or device != 0:
+            text = f"memory = {kind!r} of device {device}: the loopback has 'dram' of device 0"
+            return self._fail(session, Status.OP_INVALID, text), 0, 0
+        count = index(length)
+        if count <= 0:
+            text = f"length = {length}: must be above 0"
+            return self._fail(session, Status.OP_INVALID, text), 0, 0
+        try:
+            # A mapping of its own: page-aligned, zeroed, and gone when the last owner drops it.
+            pages = np.frombuffer(mmap.mmap(-1, count), dtype=np.uint8)
+        except (OSError, OverflowError) as error:
+            text = f"length = {length}: {error}"
+            return self._fail(session, Status.NO_RESOURCE, text), 0, 0
+        memory = Memory(base=pages.ctypes.data, length=count, keepalive=pages)
+        with self._lock:
+            found = self._sessions.get(session)
+            if found is None:
+                return Status.CLOSED, 0, 0
+            return Status.OK, found.add_region(memory), memory.base
 
     def deregister_region(self, session: int, region: int) -> Status:
         return self._drop_region(session, region, revoke=False)
@@ -246,19 +276,19 @@ class Hub:
     ) -> tuple[Status, int]:
         text = column_fault(*columns)
         if notification is not None:
-            text = text or _notification_fault(notification)
+            text = text or notification_fault(notification)
         if text:
             return self._fail(session, Status.OP_INVALID, text), 0
         with self._lock:
             found, ours = self._lookup(session, peer)
             if found is None:
                 return Status.CLOSED, 0
-            status, text = _admission(found, ours, notification is not None)
+            status, text = admission(found, ours, notification is not None)
             if status == Status.OK and ours is not None:
-                status, text = _range_fault(ours, columns)
+                status, text = range_fault(ours, columns)
             if status != Status.OK or ours is None or ours.remote is None:
                 return found.refuse(status, text), 0
-        posted, action = _decide(ours, kind, columns[2], notification)
+        posted, action = decide(ours, kind, columns[2], notification)
         match action:
             case Refuse(status=status):
                 return self._fail(session, status, "refused by the fault plan"), 0
@@ -285,9 +315,38 @@ class Hub:
             self._start_locked(operation)
         return Status.OK, operation.request
 
+    def post_strided(
+        self,
+        session: int,
+        peer: int,
+        direction: Direction,
+        columns: Strided,
+        notification: bytes | None,
+    ) -> tuple[Status, int]:
+        """A plain post of the ranges written out one by one: the reference has no faster way."""
+        text = strided_fault(columns)
+        if text:
+            return self._fail(session, Status.OP_INVALID, text), 0
+        kind: Kind = "write" if Direction(direction) is Direction.WRITE else "read"
+        return self.post(kind, session, peer, expand_strided(columns), notification)
+
+    def cancel(self, session: int, request: int) -> Status:
+        """What the plan holds has left already, as far as its initiator can tell."""
+        with self._lock:
+            found = self._sessions.get(session)
+            if found is None:
+                return Status.CLOSED
+            operation = found.requests.get(request)
+            if operation is None:
+                return found.refuse(Status.OP_INVALID, f"request = {request}: not open")
+            if operation.progress is not Progress.OVER and not operation.held:
+                operation.cancelled = True
+                self._engine.end_locked(operation, Status.OP_FAILED)
+        return Status.OK
+
     def _start_locked(self, operation: Operation) -> None:
         session, action, posted = operation.peer.session, operation.action, operation.posted
-        session.request_count += 1
+        session.requests[operation.request] = operation
         operation.peer.operations.add(operation)
         operation.target.operations.add(operation)
         match action:
@@ -324,22 +383,22 @@ class Hub:
                 return Status.CLOSED, 0
             count = min(len(records), len(found.completed))
             for at in range(count):
-                records[at] = found.completed.popleft()
-            found.request_count -= count
+                records[at] = record = found.completed.popleft()
+                del found.requests[record[0]]
             found.refresh_wakeup()
         return Status.OK, count
 
     # Notifications.
 
     def send_notification(self, session: int, peer: int, payload: bytes) -> Status:
-        text = _notification_fault(payload)
+        text = notification_fault(payload)
         if text:
             return self._fail(session, Status.OP_INVALID, text)
         with self._lock:
             found, ours = self._lookup(session, peer)
             if found is None:
                 return Status.CLOSED
-            status, text = _admission(found, ours, True)
+            status, text = admission(found, ours, True)
             if status != Status.OK or ours is None or ours.remote is None:
                 return found.refuse(status, text)
             target, plan = ours.remote, found.plan
@@ -396,62 +455,3 @@ class Hub:
                 return status
             found = self._sessions.get(session)
             return Status.CLOSED if found is None else found.refuse(status, text)
-
-
-def _admission(session: Session, peer: Peer | None, notifies: bool) -> tuple[Status, str]:
-    """Whether one more operation may go towards `peer`."""
-    if peer is None:
-        return Status.PEER_UNKNOWN, "peer: not a live peer of this session"
-    status, text = peer.post_status()
-    if status != Status.OK:
-        return status, text
-    if session.request_count >= REQUESTS_MAX:
-        return Status.NO_RESOURCE, f"{REQUESTS_MAX} requests wait for poll"
-    if notifies and peer.remote is not None and len(peer.remote.session.inbox) >= INBOX_MAX:
-        return Status.NO_RESOURCE, f"{INBOX_MAX} notifications wait at the peer"
-    return Status.OK, ""
-
-
-def _range_fault(peer: Peer, columns: tuple[U64, U64, U64]) -> tuple[Status, str]:
-    """The first range that leaves a registered region, on either side."""
-    local, remote, length = columns
-    own = peer.session.index()
-    at = own.first_outside(local, length)
-    if at >= 0:
-        status = Status.REGION_UNKNOWN if own.empty else Status.REGION_BOUNDS
-        return status, _range_text("local_addr", local, length, at)
-    if peer.remote is not None:
-        status, at = peer.remote.refusal(remote, length)
-        if status != Status.OK:
-            return status, _range_text("remote_addr", remote, length, at)
-    return Status.OK, ""
-
-
-def _range_text(name: str, start: U64, length: U64, at: int) -> str:
-    return f"{name}[{at}] = {start[at]}, {length[at]} bytes: not inside one registered region"
-
-
-def _decide(
-    peer: Peer, kind: Kind, length: U64, notification: bytes | None
-) -> tuple[Posted | None, Action | None]:
-    """Ask the session's fault plan, if it has one."""
-    plan = peer.session.plan
-    if plan is None:
-        return None, None
-    return plan.decide(
-        session=peer.session.handle,
-        peer=peer.handle,
-        kind=kind,
-        range_count=len(length),
-        byte_count=int(length.sum()),
-        notification=notification,
-    )
-
-
-def _notification_fault(payload: object) -> str:
-    """What is wrong with a notification; empty where nothing is."""
-    if not isinstance(payload, bytes):
-        return f"notification is {type(payload).__name__}: must be bytes"
-    if not 0 < len(payload) <= NOTIFICATION_BYTES_MAX:
-        return f"notification has {len(payload)} bytes: must be 1 to {NOTIFICATION_BYTES_MAX}"
-    return ""

@@ -99,7 +99,7 @@ class Session:
     """Counts removals of regions; a check made under another number must be made again."""
     peers: dict[int, Peer] = attrs.field(factory=dict)
     runnable: deque[Operation] = attrs.field(factory=deque)
-    request_count: int = 0
+    requests: dict[int, Operation] = attrs.field(factory=dict)
     """Requests that have not ended in `poll` yet."""
     completed: deque[tuple[int, int, Status]] = attrs.field(factory=deque)
     inbox: deque[tuple[int, bytes]] = attrs.field(factory=deque)
@@ -235,6 +235,7 @@ class Operation:
     progress: Progress = Progress.WAITING
     held: bool = False
     reported: bool = False
+    cancelled: bool = False
     next_range: int = 0
     next_byte: int = 0
     checked: tuple[int, int] = (-1, -1)
@@ -268,7 +269,7 @@ class Operation:
 
     def allowed(self) -> bool:
         """True while both ends and all regions still stand as when it was posted."""
-        if self.target.session.closed:
+        if self.cancelled or self.target.session.closed:
             return False
         versions = (self.peer.session.region_version, self.target.session.region_version)
         if versions != self.checked:

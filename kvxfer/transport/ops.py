@@ -1,8 +1,9 @@
 """The ops table: the contract between kvxfer and a network.
 
 Owns the slots, their signatures and the rules below; spec/kvxfer_transport.h is
-the same table in C (a later step). Knows no network. A transport fills every
-slot; what it cannot do points to a stub of `kvxfer.transport.stubs`.
+the same table in C, and `kvxfer.transport.answers` says which statuses each slot
+may give. Knows no network. A transport fills every slot; what it cannot do
+points to a stub of `kvxfer.transport.stubs`.
 
 Rules
 -----
@@ -34,11 +35,20 @@ Rules
     dropped since may be noticed later, in the completion; REVOKE_REGION promises it.
 12. A notification holds any bytes, 1 to at least 65536 of them. What is too long,
     or empty, is refused where it cannot be delivered, never cut.
+13. `cancel` takes back what has not been handed to the network yet, and nothing else:
+    the request still ends exactly once in `poll`, OK where everything had left, else
+    OP_FAILED (or OP_UNKNOWN) once what had left is over. Its notification is then not
+    sent. A request that is unknown or has ended gets OP_INVALID and changes nothing.
+14. Memory from `allocate_region` belongs to the transport: it is zeroed, registered, and
+    valid until `deregister_region` or `close`, whichever comes first.
+15. A strided post moves, for each entry i, `count[i]` ranges of `length[i]` bytes: range k at
+    local[i] + k * local_stride[i] and remote[i] + k * remote_stride[i]. All rules of a post hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
 from typing import Any
 
 import attrs
@@ -47,11 +57,32 @@ import numpy.typing as npt
 
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
+from kvxfer.transport.finding import Finding
 
 U64 = npt.NDArray[np.uint64]
 
-COMPLETION = np.dtype([("request", "<u8"), ("peer", "<u8"), ("status", "<i4")])
-"""One record of `poll`."""
+
+class Direction(IntEnum):
+    """Which way a strided post moves bytes."""
+
+    WRITE = 1
+    READ = 2
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Strided:
+    """Columns of a strided post, numpy uint64 of equal length; bytes and bytes apart (rule 15)."""
+
+    local: U64
+    remote: U64
+    length: U64
+    count: U64
+    local_stride: U64
+    remote_stride: U64
+
+
+COMPLETION = np.dtype([("request", "<u8"), ("peer", "<u8"), ("status", "<i4")], align=True)
+"""One record of `poll`; laid out as C lays out kvxfer_completion, 24 bytes."""
 
 
 @attrs.frozen(kw_only=True)
@@ -74,10 +105,13 @@ class TransportOps:
     open: Callable[[Mapping[str, Any]], tuple[Status, int]]
     """open(options) -> session. LIBRARY_MISSING where the library is not there."""
     close: Callable[[int], Status]
-    """close(session): drops everything. Requests in flight end nowhere any more."""
+    """close(session): drops everything. Requests in flight end nowhere any more. Whether a peer
+    may still write late says CLOSE_FENCES; without it the memory counts as reachable."""
     caps: Callable[[int], Caps]
     register_region: Callable[[int, Memory], tuple[Status, int]]
     """-> region handle. The same memory may be registered twice."""
+    allocate_region: Callable[[int, int, str, int], tuple[Status, int, int]]
+    """allocate_region(session, length, kind, device) -> (region handle, base address)."""
     deregister_region: Callable[[int, int], Status]
     """Refuses new use of the region at once; the caller has drained before."""
     revoke_region: Callable[[int, int], Status]
@@ -91,6 +125,10 @@ class TransportOps:
     post_write: Callable[[int, int, U64, U64, U64, bytes | None], tuple[Status, int]]
     """post_write(session, peer, local_addr, remote_addr, length, notify) -> request."""
     post_read: Callable[[int, int, U64, U64, U64, bytes | None], tuple[Status, int]]
+    post_strided: Callable[[int, int, Direction, Strided, bytes | None], tuple[Status, int]]
+    """post_strided(session, peer, direction, columns, notify) -> request."""
+    cancel: Callable[[int, int], Status]
+    """cancel(session, request): hand nothing more of it to the network (rule 13)."""
     poll: Callable[[int, npt.NDArray[Any]], tuple[Status, int]]
     """poll(session, records of COMPLETION) -> how many were filled. Drives progress."""
     send_notification: Callable[[int, int, bytes], Status]
@@ -111,3 +149,5 @@ class TransportDescriptor:
     """-> (OK or LIBRARY_MISSING, text for people: version found, or what to install)."""
     load: Callable[[], TransportOps]
     """Imports the foreign library. Called only after `probe` said OK."""
+    diagnose: Callable[[], Iterable[Finding]] = tuple
+    """What else a person should know, for `kvxfer doctor`. Called after a session was tried."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
-from kvxfer.transport.ops import U64, Memory, TransportOps
+from kvxfer.transport.ops import U64, Direction, Memory, Strided, TransportOps
 
 SLOT_OF_CAP: Final[Mapping[Caps, str]] = {
     Caps.WRITE: "post_write",
@@ -24,6 +24,9 @@ SLOT_OF_CAP: Final[Mapping[Caps, str]] = {
     Caps.FENCE_PEER: "fence_peer",
     Caps.REVOKE_REGION: "revoke_region",
     Caps.WAKEUP_FD: "wakeup_fd",
+    Caps.STRIDED: "post_strided",
+    Caps.CANCEL: "cancel",
+    Caps.ALLOCATE: "allocate_region",
 }
 """A flag that promises a call, and the slot that must then be replaced."""
 
@@ -47,6 +50,12 @@ def _caps(_session: int) -> Caps:
 
 def _register_region(_session: int, _memory: Memory) -> tuple[Status, int]:
     return Status.UNSUPPORTED, 0
+
+
+def _allocate_region(
+    _session: int, _length: int, _kind: str, _device: int
+) -> tuple[Status, int, int]:
+    return Status.UNSUPPORTED, 0, 0
 
 
 def _deregister_region(_session: int, _region: int) -> Status:
@@ -85,6 +94,16 @@ def _post_read(
     return Status.UNSUPPORTED, 0
 
 
+def _post_strided(
+    _session: int, _peer: int, _direction: Direction, _columns: Strided, _notify: bytes | None
+) -> tuple[Status, int]:
+    return Status.UNSUPPORTED, 0
+
+
+def _cancel(_session: int, _request: int) -> Status:
+    return Status.UNSUPPORTED
+
+
 def _poll(_session: int, _records: npt.NDArray[Any]) -> tuple[Status, int]:
     return Status.UNSUPPORTED, 0
 
@@ -111,6 +130,7 @@ _TABLE: Final = TransportOps(
     close=_close,
     caps=_caps,
     register_region=_register_region,
+    allocate_region=_allocate_region,
     deregister_region=_deregister_region,
     revoke_region=_revoke_region,
     peer_create=_peer_create,
@@ -119,6 +139,8 @@ _TABLE: Final = TransportOps(
     fence_peer=_fence_peer,
     post_write=_post_write,
     post_read=_post_read,
+    post_strided=_post_strided,
+    cancel=_cancel,
     poll=_poll,
     send_notification=_send_notification,
     poll_notifications=_poll_notifications,

@@ -14,7 +14,7 @@ from typing import assert_never
 
 import attrs
 
-from kvxfer_nixl.liveness import ProcessIdentity, Whereabouts, process_is_gone, whereabouts
+from kvxfer.transport.liveness import ProcessIdentity, Whereabouts, process_is_gone, whereabouts
 
 
 class Proof(Enum):

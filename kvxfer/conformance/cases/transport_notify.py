@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from kvxfer.conformance.case import case, expect
 from kvxfer.conformance.rig import Rig, pattern
 from kvxfer.status import Status
@@ -135,3 +137,83 @@ def impossible_payloads(rig: Rig) -> None:
     for other in (None, "text", 7):
         status = rig.a.call("send_notification", peer, other)
         expect(status != Status.OK, f"{type(other).__name__} was taken as a notification")
+
+
+@case(
+    "T12.3",
+    "every size up to the limit comes whole; beyond the limit all are refused",
+    failures="M",
+)
+def sizes(rig: Rig) -> None:
+    source, target = rig.a.region(64), rig.b.region(64)
+    peer = rig.connect()[0]
+    largest = 0
+    for size in sorted({1 << at for at in range(23)} | {(1 << at) + 1 for at in range(23)}):
+        payload = pattern(size, size)
+        before = len(rig.b.notices)
+        status = rig.a.call("send_notification", peer, payload)
+        posted, _ = rig.a.post(peer, [source.base], [target.base], [64], payload)
+        expect(
+            (status == Status.OK) == (posted == Status.OK),
+            f"{size} bytes: alone {status.name}, with a write {posted.name}",
+        )
+        if status != Status.OK:
+            expect(size > 65536, f"{size} bytes: {status.name}")
+            continue
+        expect(size == 1 or largest > 0, f"{size} bytes taken, fewer were refused")
+        largest = size
+        rig.until(lambda: len(rig.b.notices) == before + 2, f"{size} bytes arrive twice")  # noqa: B023 - used at once
+        whole = all(got == payload for _, got in rig.b.notices[before:])
+        expect(whole, f"{size} bytes: arrived changed")
+        del rig.b.notices[before:]
+    rig.measure("largest_bytes", largest)
+
+
+@case(
+    "T12.4", "a flood that nobody takes is bounded; what was taken arrives once each", failures="M"
+)
+def flood(rig: Rig) -> None:
+    peer = rig.connect()[0]
+    wanted = rig.rounds(2000, 200_000)
+    taken = 0
+    for number in range(wanted):
+        status = rig.a.call("send_notification", peer, b"%d" % number + bytes(512))
+        if status == Status.OK:
+            taken += 1
+        else:
+            expect(status == Status.NO_RESOURCE, f"notification {number}: {status.name}")
+            rig.a.poll()
+    rig.until(lambda: len(rig.b.notices) >= taken, f"{taken} notifications arrive")
+    rig.settle()
+    numbers = [got.rstrip(b"\x00") for _, got in rig.b.notices]
+    expect(len(numbers) == taken, f"{len(numbers)} arrived, {taken} were taken")
+    expect(len(set(numbers)) == taken, "a notification arrived twice")
+    rig.measure("refused", wanted - taken)
+
+
+@case(
+    "T12.5",
+    "a flood towards a stopped peer blocks no call and loses nothing that was taken",
+    failures="KM",
+    far=True,
+)
+def flood_stopped(rig: Rig) -> None:
+    peer = rig.connect()[0]
+    rig.a.must("send_notification", peer, b"first")
+    rig.until(lambda: len(rig.b.notices) == 1, "the first one arrives")
+    rig.far.stop()
+    rig.b.closed = True
+    taken = 1
+    for number in range(rig.rounds(1000, 100_000)):
+        started = time.monotonic()
+        status = rig.a.call("send_notification", peer, b"%d" % number + bytes(512))
+        took_s = time.monotonic() - started
+        rig.measure("call_s", took_s)
+        expect(took_s < 2.0, f"send_notification took {took_s:.2f} s: nothing blocks (rule 2)")
+        expect(status in (Status.OK, Status.NO_RESOURCE), f"to a stopped peer: {status.name}")
+        taken += status == Status.OK
+    rig.far.resume()
+    rig.b.closed = False
+    rig.until(lambda: len(rig.b.notices) >= taken, f"{taken} notifications arrive")
+    rig.settle()
+    expect(len(set(rig.b.notices)) == taken, f"{len(rig.b.notices)} arrived, {taken} were taken")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from kvxfer.conformance.case import NonStrictError, case, expect
 from kvxfer.conformance.rig import Rig, pattern
 from kvxfer.status import Status, is_never_posted, is_region_error
@@ -123,3 +125,98 @@ def revoked(rig: Rig) -> None:
     status, request = rig.a.post(peer, [source.base], [other.base], [4096])
     expect(status == Status.OK, f"another region of the same peer: {status.name}")
     expect(rig.finish(rig.a, request) == Status.OK, "another region of the same peer failed")
+
+
+@case(
+    "T11.8",
+    "a region dropped while posted: the request ends once, whichever end drops it",
+    failures="AP",
+)
+def dropped_while_posted(rig: Rig) -> None:
+    size = 4 << 20
+    peer = None
+    for end in ("source", "target"):
+        source, target = rig.a.region(size), rig.b.region(size)
+        peer = rig.connect()[0]
+        requests = [rig.a.write(peer, source, target, b"dropped") for _ in range(4)]
+        side, region = (rig.a, source) if end == "source" else (rig.b, target)
+        rig.turn()
+        status = side.call("deregister_region", region.handle)
+        expect(status == Status.OK, f"deregister_region while posted: {status.name}")
+        for request in requests:
+            rig.finish(rig.a, request)
+        rig.settle()
+        again = [request for request in requests if len(rig.a.ends[request]) != 1]
+        expect(not again, f"requests that did not end exactly once: {again}")
+    keep, other = rig.a.region(4096), rig.b.region(4096)
+    peer = rig.connect()[0]
+    status = rig.finish(rig.a, rig.a.write(peer, keep, other))
+    expect(status == Status.OK, f"afterwards a write ended with {status.name}")
+
+
+@case("T11.9", "overlapping and repeated registrations live and end on their own", failures="M")
+def overlapping(rig: Rig) -> None:
+    whole, target = rig.a.region(16384), rig.b.region(16384)
+    whole.fill(pattern(1, 16384))
+    memory = whole.buffer.memory
+    part = attrs.evolve(memory, base=memory.base + 4096, length=8192)
+    handles = [rig.a.must("register_region", one) for one in (memory, part, part)]
+    expect(len(set(handles)) == 3, "two registrations have one handle")
+    peer = rig.connect()[0]
+
+    def write(start: int, length: int) -> Status:
+        status, request = rig.a.post(peer, [whole.base + start], [target.base + start], [length])
+        return rig.finish(rig.a, request) if status == Status.OK else status
+
+    expect(write(0, 16384) == Status.OK, "the whole")
+    for handle in (whole.handle, handles[0]):
+        rig.a.must("deregister_region", handle)
+    expect(write(4096, 8192) == Status.OK, "the part, whose own registration stands")
+    expect(is_never_posted(write(0, 4096)), "what only the dropped registrations covered")
+    rig.a.must("deregister_region", handles[1])
+    expect(write(4096, 8192) == Status.OK, "the part, registered once more")
+    rig.a.must("deregister_region", handles[2])
+    expect(is_never_posted(write(4096, 8192)), "the part, without any registration")
+
+
+@case(
+    "T11.10",
+    "memory registered anew is another region: an old link does not reach it",
+    failures="AM",
+)
+def wrong_generation(rig: Rig) -> None:
+    source, target = rig.a.region(4096), rig.b.region(4096)
+    source.fill(pattern(1, 4096))
+    old = rig.connect()[0]
+    rig.b.must("deregister_region", target.handle)
+    rig.b.must("register_region", target.buffer.memory)
+    fresh = rig.connect()[0]
+    status, request = rig.a.post(old, [source.base], [target.base], [4096], b"old")
+    if status == Status.OK:
+        if not rig.reaches(lambda: bool(rig.a.ends[request])):
+            raise NonStrictError("the request does not end within the deadline")
+        status = rig.a.ends[request][0]
+    rig.settle()
+    if status == Status.OK or target.content() != bytes(4096):
+        raise NonStrictError("an old link writes into memory that was registered anew")
+    end = rig.finish(rig.a, rig.a.write(fresh, source, target))
+    expect(end == Status.OK, f"the fresh link: ended with {end.name}")
+    rig.until(lambda: target.content() == source.content(), "its bytes arrive")
+
+
+@case("T11.11", "a read outside the peer's regions is never posted", needs=Caps.READ, failures="M")
+def read_bounds(rig: Rig) -> None:
+    local, remote = rig.a.region(4096), rig.b.region(4096)
+    remote.fill(pattern(1, 4096))
+    peer = rig.connect()[0]
+    for name, into, start, length in (
+        ("one byte over the end", local.base, remote.base + 4096 - 63, 64),
+        ("starts before the region", local.base, remote.base - 1, 64),
+        ("address 0", local.base, 0, 64),
+        ("into memory that is not ours", local.base + 4096 - 63, remote.base, 64),
+        ("length that wraps", local.base, remote.base, _TOP - remote.base + 2),
+    ):
+        status, _ = rig.a.post(peer, [into], [start], [length], slot="post_read")
+        expect(is_never_posted(status), f"{name}: {status.name}")
+    rig.settle()
+    expect(local.content() == bytes(4096), "a refused read moved bytes")

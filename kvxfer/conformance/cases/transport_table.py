@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kvxfer.conformance.case import case, expect
-from kvxfer.conformance.rig import Rig, Side, u64
+from kvxfer.conformance.rig import Rig, Side, strided, u64
 from kvxfer.status import Status, is_error, is_session_error
 from kvxfer.transport.caps import Caps
+from kvxfer.transport.ops import Direction
 from kvxfer.transport.stubs import SLOT_OF_CAP, missing_slots
 
 _NO_HANDLE: Final = (1 << 63) - 1
 """A handle that no session gives in the life of a test."""
 
 
+_POSTS: Final = ("post_write", "post_read", "post_strided")
+
+
 def _calls(side: Side) -> dict[str, tuple[Any, ...]]:
     """For each slot that takes a session: arguments of the right types that name nothing."""
     columns = (u64([8]), u64([8]), u64([8]), None)
     return {
+        "allocate_region": (4096, "no such kind of memory", 0),
         "deregister_region": (_NO_HANDLE,),
         "revoke_region": (_NO_HANDLE,),
         "peer_create": (),
@@ -26,6 +31,8 @@ def _calls(side: Side) -> dict[str, tuple[Any, ...]]:
         "fence_peer": (_NO_HANDLE,),
         "post_write": (_NO_HANDLE, *columns),
         "post_read": (_NO_HANDLE, *columns),
+        "post_strided": (_NO_HANDLE, Direction.WRITE, strided([(8, 8, 8, 1, 0, 0)]), None),
+        "cancel": (_NO_HANDLE,),
         "poll": (side.records,),
         "send_notification": (_NO_HANDLE, b"x"),
         "poll_notifications": (8,),
@@ -47,8 +54,8 @@ def garbage(rig: Rig) -> None:
             expect(is_error(_status(answer)), f"{slot}(session={session!r}) gave {answer!r}")
         for at in range(len(args)):
             for bad in (None, -1, 1 << 80, "text", object(), []):
-                if slot in ("post_write", "post_read") and at == 4 and bad is None:
-                    continue
+                if slot in _POSTS and at == len(args) - 1 and bad is None:
+                    continue  # no notification
                 answer = side.call(slot, *args[:at], bad, *args[at + 1 :])
                 if slot != "poll_notifications":
                     expect(
@@ -85,6 +92,9 @@ def flags_match_slots(rig: Rig) -> None:
     arguments: dict[str, tuple[Any, ...]] = {
         "post_write": (peer, column, column, u64([1]), None),
         "post_read": (peer, column, column, u64([1]), None),
+        "post_strided": (peer, Direction.WRITE, strided([(region.base, 8, 1, 1, 0, 0)]), None),
+        "cancel": (_NO_HANDLE,),
+        "allocate_region": (4096, region.buffer.memory.kind, region.buffer.memory.device),
         "fence_peer": (peer,),
         "revoke_region": (region.handle,),
         "wakeup_fd": (),

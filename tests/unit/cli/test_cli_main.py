@@ -64,22 +64,38 @@ def test_transports_shows_square_brackets_as_they_are(monkeypatch: pytest.Monkey
 
 def test_conform_judges_one_case_and_writes_junit(tmp_path: Path) -> None:
     path = tmp_path / "report.xml"
-    arguments = ["conform", "loopback", "--only", "T1.1", "--json", "--junit", str(path)]
-    done = CliRunner().invoke(main, arguments)
+    arguments = ["conform", "--transport", "loopback", "--only", "T1.1", "--json"]
+    done = CliRunner().invoke(main, [*arguments, "--label", "here", "--junit", str(path)])
     assert done.exit_code == 0, done.output
     line = json.loads(done.stdout)
-    assert (line["transport"], line["ok"], line["pass"], line["failed"]) == (
-        "loopback",
-        True,
-        1,
-        [],
-    )
+    assert (line["label"], line["transport"], line["ok"]) == ("here", "loopback", True)
+    assert line["counts"] == {"pass": 1, "fail": 0, "unsupported": 0, "non-strict": 0}
+    assert "WRITE" in line["caps"]
+    (row,) = line["cases"]
+    assert (row["address"], row["verdict"]) == ("T1.1", "pass")
     assert ET.parse(path).getroot().get("tests") == "1"
+
+
+def test_conform_shows_each_case_to_people() -> None:
+    arguments = ["conform", "--transport", "loopback", "--only", "T1.1", "--only", "T6.8"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    first, second, detail, total = done.stdout.splitlines()
+    assert first.split()[:2] == ["pass", "T1.1"]
+    assert second.split()[:2] == ["unsupported", "T6.8"]
+    assert "CROSS_PROCESS" in detail
+    assert total == "loopback: 1 pass, 0 fail, 1 unsupported, 0 non-strict"
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["nothing-like-this"], "nothing-like-this"), (["loopback", "--only", "T99.9"], "T99.9")],
+    [
+        (["--transport", "nothing-like-this"], "nothing-like-this"),
+        (["--transport", "loopback", "--only", "T99.9"], "T99.9"),
+        (["--transport", "loopback", "--options", "{"], "not JSON"),
+        (["--transport", "loopback", "--options", "[]"], "JSON object"),
+        (["--transport", "loopback", "--options", '{"speed": 9}'], "speed"),
+    ],
 )
 def test_conform_of_what_is_not_there_exits_2(arguments: list[str], words: str) -> None:
     done = CliRunner().invoke(main, ["conform", *arguments])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kvxfer.status import Status
-from kvxfer.transport import loopback_engine, loopback_hub
+from kvxfer.transport import loopback_admission, loopback_engine, loopback_hub
 from kvxfer.transport.loopback import OPS, make_ops
 from kvxfer.transport.loopback_hub import Hub
 from kvxfer.transport.loopback_state import Blob
@@ -160,7 +160,7 @@ def test_unknown_options_are_named() -> None:
 
 
 def test_posts_are_refused_when_too_many_requests_wait(link, monkeypatch) -> None:
-    monkeypatch.setattr(loopback_hub, "REQUESTS_MAX", 3)
+    monkeypatch.setattr(loopback_admission, "REQUESTS_MAX", 3)
     for _ in range(3):
         link.write((0, 0, 8))
     assert link.post((0, 0, 8))[0] == Status.NO_RESOURCE
@@ -169,7 +169,7 @@ def test_posts_are_refused_when_too_many_requests_wait(link, monkeypatch) -> Non
 
 
 def test_notifications_are_refused_when_too_many_wait(link, monkeypatch) -> None:
-    monkeypatch.setattr(loopback_hub, "INBOX_MAX", 2)
+    monkeypatch.setattr(loopback_admission, "INBOX_MAX", 2)
     for _ in range(2):
         assert link.ops.send_notification(link.a.session, link.a.peer, b"x") == Status.OK
     assert link.ops.send_notification(link.a.session, link.a.peer, b"x") == Status.NO_RESOURCE
@@ -264,10 +264,9 @@ def test_a_fence_while_bytes_are_copied_in_another_thread_is_not_granted(link, m
     assert link.b.notices() == []
 
 
-def test_a_close_during_a_copy_reports_the_end_only_when_it_is_quiet(
-    make_link, monkeypatch
-) -> None:
-    inside, go_on = threading.Event(), threading.Event()
+def test_a_close_during_a_copy_returns_when_the_slice_is_over(make_link, monkeypatch) -> None:
+    """CLOSE_FENCES: after the close nothing is written; OP_FAILED: said when it is quiet."""
+    inside, go_on, closing = threading.Event(), threading.Event(), threading.Event()
     copy = loopback_engine._copy
 
     def slow_copy(operation, byte_count):
@@ -281,17 +280,33 @@ def test_a_close_during_a_copy_reports_the_end_only_when_it_is_quiet(
     link = make_link(make_ops(hub))
     link.a.bytes[:] = 3
     request = link.write((0, 0, 4096))
-    ends = []
-    thread = threading.Thread(target=lambda: ends.extend(link.a.ends()))
-    thread.start()
+    wait_untouched = hub._engine.wait_untouched_locked
+
+    def wait(session):
+        closing.set()
+        wait_untouched(session)
+
+    monkeypatch.setattr(hub._engine, "wait_untouched_locked", wait)
+    ends, written = [], []
+
+    def close() -> None:
+        assert link.ops.close(link.b.session) == Status.OK
+        written.append(int(link.b.bytes.sum()))
+
+    poller = threading.Thread(target=lambda: ends.extend(link.a.ends()))
+    poller.start()
     assert inside.wait(30)
-    assert link.ops.close(link.b.session) == Status.OK
-    # OP_FAILED means quiet: it must not be said while the slice is still being written.
+    closer = threading.Thread(target=close)
+    closer.start()
+    assert closing.wait(30)
     assert not hub._sessions[link.a.session].completed
+    assert written == []
     go_on.set()
-    thread.join(30)
+    for thread in (poller, closer):
+        thread.join(30)
     assert ends == [(request, Status.OP_FAILED)]
-    assert link.b.bytes.sum() == 3 * 1000
+    assert written == [3 * 1000]
+    assert int(link.b.bytes.sum()) == 3 * 1000
 
 
 def test_sessions_in_two_threads_write_to_each_other(make_link) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from kvxfer_nixl import liveness
-from kvxfer_nixl.liveness import (
+from kvxfer.transport import liveness
+from kvxfer.transport.liveness import (
     ProcessIdentity,
     Whereabouts,
     own_identity,
@@ -25,7 +25,7 @@ from kvxfer_nixl.liveness import (
 _DEADLINE_S = 30.0
 _REPORT = """
 import sys
-from kvxfer_nixl.liveness import own_identity
+from kvxfer.transport.liveness import own_identity
 print(own_identity().pid, own_identity().start_ticks, flush=True)
 """
 _WAITS = _REPORT + "sys.stdin.read()"
