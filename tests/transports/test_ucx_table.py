@@ -29,7 +29,7 @@ CMA = {"tls": "posix,cma,self"}
 SHARED = {"tls": "posix,self"}
 DEFAULT = {"net_devices": "lo"}
 
-_REGISTERED_TWICE = {"T11.3", "T11.4"}
+_REGISTERED_TWICE = {"T11.3", "T11.4", "T11.9", "T11.10"}
 """Memory of `allocate_region` is registered already: one of two handles does not end it."""
 
 
