@@ -138,6 +138,18 @@ def test_cancel_knows_only_open_requests(ucx_ops: TransportOps) -> None:
     ucx_ops.close(session)
 
 
+def test_columns_may_be_views_of_a_table(connect_ucx: Callable) -> None:
+    # `Near.post` gives columns of one table: not in one piece each.
+    near, far, base = connect_ucx(4096, **CMA)
+    near.memory[:] = np.arange(4096) % 251
+    ranges = [(at, 4000 - at, 50) for at in range(0, 4000, 100)]
+    assert near.post("post_write", base, ranges, None)[0] == Status.OK
+    near.until(lambda: near.ends == [Status.OK])
+    content = far.call("content")
+    for ours, theirs, length in ranges:
+        assert content[theirs : theirs + length] == near.memory[ours : ours + length].tobytes()
+
+
 def test_handles_and_threads_do_not_grow(ucx_ops: TransportOps) -> None:
     def open_and_close() -> tuple[int, int]:
         _, ours = ucx_ops.open(DEFAULT)
