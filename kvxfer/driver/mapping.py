@@ -8,6 +8,7 @@ both sides derive the same names (D3).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from kvxfer.core.effects import Post
@@ -18,7 +19,10 @@ from kvxfer.driver.commands import Offer, Register
 from kvxfer.driver.grid import cut_parts, layers_of
 from kvxfer.driver.peers import Peers, RemotePeer
 from kvxfer.driver.runs import block_runs, block_table
+from kvxfer.driver.staged import PartPlan
 from kvxfer.errors import BadValue, LayoutMismatch, RemoteFault
+from kvxfer.layout.choice import Path, Room, choose
+from kvxfer.layout.edges import Edge
 from kvxfer.layout.geometry import BlockTable, Shard
 from kvxfer.layout.parts import bytes_wanted, check_state, groups_left_out, part_boxes
 from kvxfer.layout.plan import Plan
@@ -88,8 +92,10 @@ def wanted_bytes(shard: Shard, command: Register) -> int:
     return bytes_wanted(shard, command.token_start, command.token_stop)
 
 
-def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits: Limits) -> Plan:
-    """The byte ranges of one part that is written: our blocks to theirs.
+def part_plan(
+    peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits: Limits
+) -> PartPlan:
+    """What moves for one part that is written: our blocks to theirs, directly or staged.
 
     Raises RemoteFault where the grant names blocks that its descriptor does not
     have, LayoutMismatch where the ranges cannot be served.
@@ -102,7 +108,7 @@ def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits
     span = (min(p.token_start for p in parts), max(p.token_stop for p in parts))
     target = _their_table(remote, post.grant.tables, part.group, span, limits)
     sources = {table.group: table for table in offer.tables}
-    plans = []
+    ways = []
     for edge in remote.edges:
         if edge.consumer_group != part.group:
             continue
@@ -114,11 +120,39 @@ def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits
         check_state(group, source, part.token_stop, offer.token_count)
         wanted = layers_of(part, peers.config.shard, edge)
         if wanted.layers:
-            geometry = peers.geometry(remote, wanted)
-            plans.append(geometry.plan(source, target, part.token_start, part.token_stop))
-    if not plans:
+            ways.append(_way(peers, remote, wanted, part, source, target))
+    if not ways:
         raise RemoteFault("part.group", part.group, "a group of an edge between these ranks")
-    return Plan.concat(plans)
+    return PartPlan(
+        direct=Plan.concat([way.direct for way in ways]),
+        rounds=itertools.chain.from_iterable(way.rounds for way in ways),
+        bytes_total=sum(way.bytes_total for way in ways),
+        descriptor_count=sum(way.descriptor_count for way in ways),
+    )
+
+
+def _way(
+    peers: Peers,
+    remote: RemotePeer,
+    edge: Edge,
+    part: Part,
+    source: BlockTable,
+    target: BlockTable,
+) -> PartPlan:
+    """One edge of a part: by the cost rule where there is a staging buffer, else directly."""
+    geometry, staging = peers.geometry(remote, edge), peers.staging(remote, edge)
+    arguments = (source, target, part.token_start, part.token_stop)
+    if staging is not None:
+        costs = peers.config.staging_costs
+        choice = choose(geometry, *arguments, room=Room(), costs=costs, staging=staging)
+        if choice.path is not Path.DIRECT and choice.staged_ranges is not None:
+            return PartPlan(
+                direct=Plan.empty(),
+                rounds=staging.rounds(*arguments),
+                bytes_total=choice.bytes_total,
+                descriptor_count=choice.staged_ranges,
+            )
+    return PartPlan.of(geometry.plan(*arguments))
 
 
 def read_plan(
