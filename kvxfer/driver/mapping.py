@@ -31,6 +31,7 @@ from kvxfer.layout.tokens import share_of, shared_tokens, wanted_tokens
 from kvxfer.limits import Limits
 
 LIMITS = Limits()
+TOKEN_MAX = 1 << 40
 
 
 def edge_plans(
@@ -117,12 +118,14 @@ def part_plan(
             raise RemoteFault("part.group", part.group, "a group that was offered")
         check_table(peers.config.shard, source, part.token_start, part.token_stop)
         group = peers.config.shard.groups[edge.producer_group]
-        check_state(group, source, part.token_stop, offer.token_count)
+        # While the prefill runs, only a page that is full will not be written to again.
+        tokens = offer.token_count if offer.sealed else TOKEN_MAX
+        check_state(group, source, part.token_stop, tokens)
         wanted = layers_of(part, peers.config.shard, edge)
         if wanted.layers:
             ways.append(_way(peers, remote, wanted, part, source, target))
-    if not ways:
-        raise RemoteFault("part.group", part.group, "a group of an edge between these ranks")
+    if not any(way.descriptor_count for way in ways):
+        raise _moves_nothing(part)
     return PartPlan(
         direct=Plan.concat([way.direct for way in ways]),
         rounds=itertools.chain.from_iterable(way.rounds for way in ways),
@@ -176,9 +179,24 @@ def read_plan(
         if edge.consumer_group != part.group or not wanted.layers:
             continue
         source = _their_table(remote, offer.tables, edge.producer_group, span, limits)
+        group = remote.shard.groups[edge.producer_group]
+        check_state(group, source, part.token_stop, offer.token_count or TOKEN_MAX)
         geometry = peers.geometry(remote, wanted)
         plans.append(geometry.plan(source, targets[part.group], *span))
-    return Plan.concat(plans)
+    return _whole(part, plans)
+
+
+def _whole(part: Part, plans: Sequence[Plan]) -> Plan:
+    """All ranges of a part."""
+    plan = Plan.concat(plans)
+    if plan.descriptor_count == 0:
+        raise _moves_nothing(part)
+    return plan
+
+
+def _moves_nothing(part: Part) -> RemoteFault:
+    """A part that moves nothing is a fault, never a part that is done."""
+    return RemoteFault("part", part, "tokens, layers and a group that these ranks share")
 
 
 def _their_table(
