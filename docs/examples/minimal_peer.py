@@ -8,7 +8,6 @@ those of spec/kvxfer-1.md. What moves the bytes is given from outside, see `Tran
 from __future__ import annotations
 
 import secrets
-import select
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -68,9 +67,13 @@ class Connection:
     def receive(self, timeout_s: float) -> tuple[int, dict[int, Any]] | None:
         """The next message, or None after `timeout_s`. ConnectionError at the end."""
         while (data := self._whole()) is None:
-            if not select.select([self.socket], [], [], timeout_s)[0]:
+            try:
+                self.socket.settimeout(timeout_s)
+                more = self.socket.recv(1 << 16)
+            except (TimeoutError, BlockingIOError):
                 return None
-            more = self.socket.recv(1 << 16)
+            finally:
+                self.socket.settimeout(HANDSHAKE_S)
             if not more:
                 raise ConnectionError("the peer closed the connection")
             self.buffer += more

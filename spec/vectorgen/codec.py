@@ -70,13 +70,16 @@ NAMES: dict[str, tuple[int, dict[int, tuple[str, Any]]]] = {
     "DONE": (32, {18: ("part", PART)}),
     "FAILED": (33, {16: ("reason", 11), 17: ("quiet", True), 18: ("part", PART)}),
     "NEVER_POSTED": (34, {16: ("reason", 8), 18: ("part", PART)}),
+    "OFFER": (48, {18: ("parts", [PART]), 19: ("tables", [table()])}),
+    "RELEASE": (49, {16: ("reason", 0), 17: ("landed", True)}),
+    "DRAIN": (50, {16: ("reason", 27)}),
 }
 """Every message with a field of its own: number, and a good value for each key."""
 
 PASSED_OVER = ("1025-parts", "two-starts-one-length", "part-turned-round")
 """Bounds that the CDDL does not state."""
 
-UNHEADED = ("HELLO", "WELCOME", "REFUSE", "DESCRIBE", "BYE")
+UNHEADED = ("HELLO", "WELCOME", "REFUSE", "DESCRIBE", "BYE", "DRAIN")
 
 
 def body(name: str) -> dict[int, Any]:
@@ -159,6 +162,8 @@ def out_of_bounds() -> list[Plain]:
         ("DONE", "part-of-text", {18: "0:0:0:40"}, "An array.", "5.2.2"),
         ("DONE", "sender-zero", {2: 0}, "An incarnation is never 0.", "5.2.2 5.2.9"),
         ("DONE", "receiver-above-u64", {3: -1}, "An incarnation is positive.", "5.2.2 5.2.9"),
+        ("OFFER", "token-count-above-2-to-the-40", {20: TOKEN_MAX + 1}, "Tokens end.", "5.2.2"),
+        ("OFFER", "token-count-of-text", {20: "40"}, "A number of tokens.", "5.2.2"),
         ("FAILED", "quiet-null", {17: None}, "true or false.", "5.2.2"),
     ]
     return [
@@ -234,6 +239,18 @@ def at_the_bounds() -> list[Plain]:
             {16: bytes(64), 18: many, 19: []},
             {"header": head, "digest": "00" * 64, "lease_ms": 30_000, "parts": named, "tables": []},
             "The most parts, the longest digest, no table.",
+        ),
+        accept(
+            "OFFER",
+            "sealed",
+            {20: TOKEN_MAX},
+            {
+                "header": head,
+                "parts": [dict(zip(ITEMS, PART))],
+                "tables": [{"group": 0, "first_token": 0, "starts": [5], "lengths": [3]}],
+                "token_count": TOKEN_MAX,
+            },
+            "token_count is there because it is not 0.",
         ),
         accept(
             "GONE",

@@ -52,7 +52,7 @@ def test_it_is_small_and_knows_nothing_of_kvxfer() -> None:
             imported |= {name.name.split(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom):
             imported.add(str(node.module).split(".")[0])
-    standard = {"__future__", "secrets", "select", "socket", "struct", "dataclasses", "typing"}
+    standard = {"__future__", "secrets", "socket", "struct", "dataclasses", "typing"}
     assert imported == standard | {"cbor2"}
 
 
