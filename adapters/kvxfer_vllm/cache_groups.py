@@ -38,22 +38,26 @@ class CacheGroup:
     """Tokens before the end that are still needed; None: all of them."""
     states: tuple[StateTensor, ...] = ()
     """The parts of a page, in order, where the group holds states."""
+    quantised: str = ""
+    """How elements are quantised, where they are: their type alone does not say it."""
 
 
-def cache_groups(kv_cache_config: Any) -> tuple[CacheGroup, ...]:
+def cache_groups(kv_cache_config: Any, cache_dtype: str = "auto") -> tuple[CacheGroup, ...]:
     """All groups that vLLM would transfer, in its order.
 
+    `cache_dtype` is vLLM's setting of that name: two kinds of FP8 have one element type.
     Raises LayoutMismatch naming the kind of cache that has no description.
     """
     groups = kv_cache_config.transfer_groups
     if not groups:
         raise LayoutMismatch("the model has no cache group to transfer")
     return tuple(
-        _group(group, f"{index}", kv_cache_config.num_blocks) for index, group in enumerate(groups)
+        _group(group, f"{index}", kv_cache_config.num_blocks, cache_dtype)
+        for index, group in enumerate(groups)
     )
 
 
-def cache_group(kv_cache_config: Any) -> CacheGroup:
+def cache_group(kv_cache_config: Any, cache_dtype: str = "auto") -> CacheGroup:
     """The one group of a model that the scheduler side serves; refuse other models.
 
     Raises LayoutMismatch with the kind of cache that is not served.
@@ -67,10 +71,10 @@ def cache_group(kv_cache_config: Any) -> CacheGroup:
         )
     if kv_cache_config.needs_kv_cache_zeroing:
         raise LayoutMismatch("the cache needs zeroed blocks: not served by this version")
-    return attrs.evolve(cache_groups(kv_cache_config)[0], name="attention")
+    return attrs.evolve(cache_groups(kv_cache_config, cache_dtype)[0], name="attention")
 
 
-def _group(group: Any, number: str, manager_blocks: int) -> CacheGroup:
+def _group(group: Any, number: str, manager_blocks: int, cache_dtype: str) -> CacheGroup:
     spec = group.kv_cache_spec
     name = type(spec).__name__
     plain = CacheGroup(
@@ -87,6 +91,7 @@ def _group(group: Any, number: str, manager_blocks: int) -> CacheGroup:
             name=f"{kind.name.lower()}.{number}",
             kind=kind,
             tokens_per_state=_whole_tokens(spec),
+            quantised=_quantised(spec, cache_dtype),
         )
     if name in ("SlidingWindowSpec", "SlidingWindowMLASpec"):
         return attrs.evolve(
@@ -97,6 +102,7 @@ def _group(group: Any, number: str, manager_blocks: int) -> CacheGroup:
             # The last token of a loaded prompt is computed again: it looks back at
             # sliding_window - 1 tokens before itself.
             reach=spec.sliding_window + spec.extra_retained_tokens,
+            quantised=_quantised(spec, cache_dtype),
         )
     if name == "MambaSpec":
         return attrs.evolve(
@@ -115,6 +121,11 @@ def _whole_tokens(spec: Any) -> int:
     if int(tokens) != tokens or tokens < 1:
         raise LayoutMismatch(f"a cache slot stands for {tokens} tokens: not a whole number")
     return int(tokens)
+
+
+def _quantised(spec: Any, cache_dtype: str) -> str:
+    mode = spec.kv_quant_mode.name
+    return "" if mode == "NONE" else f"{mode.lower()} {cache_dtype}"
 
 
 def _states(spec: Any) -> tuple[StateTensor, ...]:

@@ -36,7 +36,7 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         compat.check_base(KVConnectorBase_V1)
         settings = compat.settings_of(vllm_config)
-        group = cache_group(kv_cache_config)
+        group = cache_group(kv_cache_config, vllm_config.cache_config.cache_dtype)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:

@@ -182,7 +182,7 @@ def _plane(
 def _fingerprint(group: CacheGroup, view: TensorLike) -> str:
     """Element types: fp16 and bf16 have one size and must not be mixed up."""
     if not group.states:
-        return str(view.dtype).removeprefix("torch.")
+        return f"{str(view.dtype).removeprefix('torch.')} {group.quantised}".rstrip()
     shapes = (f"{state.dtype}{list(state.shape)}" for state in group.states)
     return " ".join(shapes).replace(", ", "x")
 

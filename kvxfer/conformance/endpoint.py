@@ -63,7 +63,10 @@ class RawBuffer:
 
 def readable(fd: int) -> bool:
     """Whether a descriptor of this process is readable now."""
-    return bool(select.select([fd], [], [], 0)[0])
+    # Not select(): it takes no descriptor above 1023, and a process may hold more.
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 @attrs.frozen(kw_only=True)

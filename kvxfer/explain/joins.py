@@ -99,14 +99,16 @@ def _planes(dst: Shard, edge: Edge, form: Form, sheets: list[Sheet]) -> tuple[st
         for number in range(across.count)
         for place in range(layers.count)
     }
-    return tuple(plane.name for plane in moved if _first(dst, group, edge, plane) in starts)
+    return tuple(
+        plane.name for plane in moved if not starts.isdisjoint(_starts(dst, group, edge, plane))
+    )
 
 
-def _first(dst: Shard, group: Group, edge: Edge, plane: Plane) -> int:
-    """Address of the edge's first layer and head in a plane."""
+def _starts(dst: Shard, group: Group, edge: Edge, plane: Plane) -> set[int]:
+    """Address of the edge's first head in each of its layers of a plane."""
     grid = grid_of(dst, group, plane)
-    start = grid.starts[group.layers.index(edge.layers[0])]
-    return start + (edge.head_start - grid.head_start) * grid.stride_head
+    head = (edge.head_start - grid.head_start) * grid.stride_head
+    return {grid.starts[group.layers.index(layer)] + head for layer in edge.layers}
 
 
 def _lanes(src: Shard, dst: Shard, edge: Edge, form: Form, plane: str) -> list[Lane]:

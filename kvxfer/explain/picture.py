@@ -149,6 +149,9 @@ class _Shown:
         self._addresses = [cell.address for cell in self._cells]
 
     def within(self, address: int, length: int) -> tuple[Cell, ...]:
-        first = bisect.bisect_left(self._addresses, address)
+        """Cells of which a range holds any byte: it may be one element of a whole slot."""
+        first = max(0, bisect.bisect_right(self._addresses, address) - 1)
+        if self._cells and address >= self._cells[first].address + self._cells[first].bytes:
+            first += 1
         stop = bisect.bisect_left(self._addresses, address + length)
         return tuple(self._cells[first:stop])

@@ -13,10 +13,11 @@ import attrs
 
 from kvxfer.errors import KvxferError, LayoutMismatch
 from kvxfer.explain.joins import Join, joins_of
-from kvxfer.explain.sample import sample_of
+from kvxfer.explain.sample import Sample, sample_of
 from kvxfer.layout.choice import Costs, Room, choose
 from kvxfer.layout.edges import Edge, edges_between
 from kvxfer.layout.geometry import Shard
+from kvxfer.layout.table import entries_of
 from kvxfer.layout.translate import EdgeGeometry
 
 
@@ -167,12 +168,19 @@ def _with_ranges(plain: EdgeReport, src: Shard, dst: Shard, edge: Edge, room: Ro
         way=choice.path.value,
         way_reason=choice.reason,
         joins=joins_of(src, dst, edge),
-        blocks=int(apart.target.blocks.size),
+        blocks=_blocks(dst, apart),
         ranges=plan.descriptor_count,
         ranges_in_a_row=row.plan.descriptor_count,
         bytes_total=plan.bytes_total,
         range_bytes=(int(plan.length.min()), int(plan.length.max())),
     )
+
+
+def _blocks(dst: Shard, sample: Sample) -> int:
+    """Blocks of the consumer in which wanted tokens lie."""
+    group = dst.groups[sample.target.group]
+    first, stop = entries_of(group, sample.target, sample.token_start, sample.token_stop)
+    return stop - first
 
 
 def _owners(producer: Shard, edge: Edge, name: str) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from kvxfer.errors import BadValue
 from kvxfer.layout.edges import Edge
 from kvxfer.layout.geometry import BlockTable, Group, Shard
 from kvxfer.layout.plan import Plan
+from kvxfer.layout.tokens import wanted_tokens
 from kvxfer.layout.translate import EdgeGeometry
 
 I64 = npt.NDArray[np.int64]
@@ -25,7 +26,7 @@ BLOCKS_MAX = 4
 
 @attrs.frozen(eq=False)
 class Sample:
-    """Tables of both sides, the tokens that they hold, and the plan for those."""
+    """Tables of both sides, the tokens of them that the group needs, and the plan for those."""
 
     source: BlockTable
     target: BlockTable
@@ -68,8 +69,10 @@ def sample_blocks(
         ),
         BlockTable(group=edge.consumer_group, first_token=start, blocks=choose(target, count)),
     )
-    plan = EdgeGeometry.build(src, dst, edge).plan(*tables, start, stop)
-    return Sample(*tables, start, stop, plan)
+    # As if the request ended here: a window needs its last tokens, a state the last one.
+    wanted = wanted_tokens(target, start, stop)
+    plan = EdgeGeometry.build(src, dst, edge).plan(*tables, *wanted)
+    return Sample(*tables, *wanted, plan)
 
 
 def _usable(group: Group) -> int:

@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 import attrs
 
-from kvxfer.explain.cells import Cell, Key, Panel, memory_order
+from kvxfer.explain.cells import ELEMENTS_MAX, Cell, Key, Panel, memory_order
 from kvxfer.explain.picture import Arrow, Picture, Source
 from kvxfer.layout.geometry import Plane
 from kvxfer.layout.grid import grid_of
@@ -220,6 +220,8 @@ def _label(place: Placed, cells: Sequence[Cell], y: float) -> str:
         words.append(_tokens(place.panel, first))
     if all(cell.plane == first.plane for cell in cells) and len(place.panel.planes) > 1:
         words.append(first.plane)
+    if all(cell.byte == first.byte for cell in cells) and _elements(place.panel, first) > 1:
+        words.append(f"byte {first.byte}")
     text = escape(_short(" · ".join(words)))
     if place.labels_left:
         return f'<text class="s" x="{place.x - 8}" y="{y + 10}" text-anchor="end">{text}</text>'
@@ -244,6 +246,11 @@ def _tokens(panel: Panel, cell: Cell) -> str:
     tokens = grid_of(panel.shard, panel.group, _plane(panel, cell)).tokens_per_state
     last = cell.token + tokens - 1
     return f"token {last}" if tokens == 1 else f"tokens {cell.token} to {last}"
+
+
+def _elements(panel: Panel, cell: Cell) -> int:
+    """Cells of which one slot's content is made; more than one where they lie apart."""
+    return _plane(panel, cell).content_bytes // cell.bytes
 
 
 def _plane(panel: Panel, cell: Cell) -> Plane:
@@ -328,6 +335,9 @@ def _legend(picture: Picture, colours: _Colours, width: float, height: float) ->
     if len(colours.planes) > 1:
         stripes = [name for name in colours.planes if colours.striped(name)]
         words += f" · stripes: {', '.join(stripes)}"
+    panels = [picture.target, *(source.panel for source in picture.sources)]
+    if any(_elements(p, c) > ELEMENTS_MAX for p in panels for r in p.rows for c in r.cells[:1]):
+        words += f" · the first {ELEMENTS_MAX} elements of each slot are shown"
     hidden = sum(len(source.arrows) - len(_with_curve(source)) for source in picture.sources)
     if hidden:
         words += f" · curves of {hidden} more ranges are left out"

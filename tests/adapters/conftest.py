@@ -1,4 +1,4 @@
-"""Makes vllm_tiny_engines.py importable for the tests beside it."""
+"""Makes vllm_tiny_engines.py and vllm_real_moves.py importable for the tests beside it."""
 
 import sys
 from pathlib import Path

@@ -249,7 +249,8 @@ class Dtype:
 
 
 def spec(class_name: str, **fields: Any) -> Any:
-    values = {"block_size": SLOTS, "tokens_per_state": 1}
+    plain = SimpleNamespace(name="NONE")
+    values = {"block_size": SLOTS, "tokens_per_state": 1, "kv_quant_mode": plain}
     return type(class_name, (), values | fields)()
 
 
@@ -315,6 +316,18 @@ def test_a_cache_without_a_description_is_named(unknown: Any, text: str) -> None
         cache_groups(config(unknown))
     with pytest.raises(LayoutMismatch, match="no cache group"):
         cache_groups(config())
+
+
+def test_kinds_of_fp8_are_told_apart() -> None:
+    fp8 = spec("FullAttentionSpec", kv_quant_mode=SimpleNamespace(name="FP8_PER_TENSOR"))
+    found = []
+    for cache_dtype in ("fp8_e4m3", "fp8_e5m2"):
+        group = cache_group(config(fp8), cache_dtype)
+        shard, _ = describe_caches(caches(dtype="torch.int8"), group, HEADS)
+        found.append(shard.groups[0])
+    assert found[0].fingerprint == "int8 fp8_per_tensor fp8_e4m3"
+    with pytest.raises(LayoutMismatch, match="fingerprint"):
+        check_alike(*found)
 
 
 def test_latents_have_one_head_and_are_never_packed() -> None:

@@ -102,6 +102,39 @@ MODELS: dict[str, dict[str, Any]] = {
         **MAMBA2,
     },
 }
+MODELS["fp8"] = MODELS["dense"]
+MODELS["short_conv"] = {
+    "architectures": ["Lfm2ForCausalLM"],
+    "model_type": "lfm2",
+    "layer_types": ["conv", "full_attention", "conv"],
+    "conv_L_cache": 3,
+    "conv_dim": 64,
+    "conv_dim_out": 64,
+    "conv_bias": False,
+    "block_dim": 64,
+    "block_ff_dim": 128,
+    "block_auto_adjust_ff_dim": False,
+    "norm_eps": 1e-5,
+}
+MODELS["gated_delta"] = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "num_experts": 2,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "mlp_only_layers": [],
+    "decoder_sparse_step": 1,
+}
+OPTIONS: dict[str, dict[str, Any]] = {"fp8": {"kv_cache_dtype": "fp8"}}
+"""What an engine is started with, beside its model."""
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "OMP_NUM_THREADS": "1",
@@ -174,6 +207,7 @@ def start(kind: str, folder: Path, cache_mib: int, **options: Any) -> TinyEngine
             max_num_batched_tokens=1024,
             kv_cache_memory_bytes=cache_mib << 20,
             enable_prefix_caching=False,
+            **OPTIONS.get(kind, {}),
             **options,
         )
     finally:

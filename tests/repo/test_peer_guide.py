@@ -26,8 +26,7 @@ def test_every_case_that_is_named_exists() -> None:
 def test_every_file_of_vectors_is_in_the_order_of_work() -> None:
     table = PAGE.partition("## Order of work")[2].partition("\n## ")[0]
     named = set(re.findall(r"`([a-z]+)\.json`", table))
-    # The layout's file is made by a generator of its own.
-    assert named - {"layout"} == set(VECTORS) - {"layout"}
+    assert named == set(VECTORS)
 
 
 def test_functions_and_paths_that_are_named_exist() -> None:

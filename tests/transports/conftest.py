@@ -110,7 +110,15 @@ class Far:
         self.process.wait(DEADLINE_S)
 
     def stop(self) -> None:
+        """SIGSTOP; returns when every thread has stopped, which takes time on a busy machine."""
         self.process.send_signal(signal.SIGSTOP)
+        end = time.monotonic() + DEADLINE_S
+        while not all(state == "T" for state in self._states()):
+            assert time.monotonic() < end, "the other process does not stop"
+
+    def _states(self) -> list[str]:
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
+        return [task.read_text(encoding="ascii").rpartition(")")[2].split()[0] for task in tasks]
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)

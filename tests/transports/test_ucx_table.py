@@ -29,7 +29,7 @@ CMA = {"tls": "posix,cma,self"}
 SHARED = {"tls": "posix,self"}
 DEFAULT = {"net_devices": "lo"}
 
-_REGISTERED_TWICE = {"T11.3", "T11.4"}
+_REGISTERED_TWICE = {"T11.3", "T11.4", "T11.9", "T11.10"}
 """Memory of `allocate_region` is registered already: one of two handles does not end it."""
 
 
@@ -136,6 +136,18 @@ def test_cancel_knows_only_open_requests(ucx_ops: TransportOps) -> None:
     for request in (0, 1, -1, 1 << 80, None, "1"):
         assert ucx_ops.cancel(session, request) == Status.OP_INVALID
     ucx_ops.close(session)
+
+
+def test_columns_may_be_views_of_a_table(connect_ucx: Callable) -> None:
+    # `Near.post` gives columns of one table: not in one piece each.
+    near, far, base = connect_ucx(4096, **CMA)
+    near.memory[:] = np.arange(4096) % 251
+    ranges = [(at, 4000 - at, 50) for at in range(0, 4000, 100)]
+    assert near.post("post_write", base, ranges, None)[0] == Status.OK
+    near.until(lambda: near.ends == [Status.OK])
+    content = far.call("content")
+    for ours, theirs, length in ranges:
+        assert content[theirs : theirs + length] == near.memory[ours : ours + length].tobytes()
 
 
 def test_handles_and_threads_do_not_grow(ucx_ops: TransportOps) -> None:

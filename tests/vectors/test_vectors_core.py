@@ -11,16 +11,19 @@ from kvxfer.conformance.vectors import (
     MACHINE_PARTS,
     Vectors,
     check_codec,
+    check_layout,
     check_machine,
     check_parts,
     load,
 )
 from kvxfer.conformance.vectors_core import CoreMachine, decode_to_plain, encode_from_plain
+from kvxfer.conformance.vectors_layout import translate
 from kvxfer.conformance.vectors_parts import parts_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "spec" / "vectors"
 CODEC = load(FOLDER / "codec.json")
 MACHINES = {part: load(FOLDER / f"{part}.json") for part in MACHINE_PARTS}
+LAYOUT = load(FOLDER / "layout.json")
 PARTS = load(FOLDER / "parts.json")
 OTHER_WIDTH = {"codec/grant-wide", "codec/grant-two-groups"}
 """The plain form does not say how wide a column was."""
@@ -43,6 +46,11 @@ def test_codec(name: str) -> None:
 )
 def test_machine(part: str, name: str) -> None:
     judged(check_machine(CoreMachine.make, MACHINES[part], only=[name]))
+
+
+@pytest.mark.parametrize("name", [case["id"] for case in LAYOUT.cases])
+def test_layout(name: str) -> None:
+    judged(check_layout(translate, LAYOUT, only=[name]))
 
 
 @pytest.mark.parametrize("name", [case["id"] for case in PARTS.cases])

@@ -51,7 +51,7 @@ class Library:
         if "ib" not in self.plugins:
             text += (
                 "; no InfiniBand and no RoCE in this build: for them install UCX of the system "
-                f"(Debian: libucx0 and libucx-dev) and set {VARIABLE}=system"
+                f"(1.14 or later; Debian: libucx0 and libucx-dev) and set {VARIABLE}=system"
             )
         return text
 
@@ -113,11 +113,13 @@ def _system_folders() -> list[Path]:
 def _at(path: Path) -> Library:
     if not path.is_file():
         raise LibraryMissing(f"{VARIABLE} = {path}: no such file; also known: wheel, system")
-    headers = path.parent.parent / "include"
+    # lib/ of an own prefix, or lib/<machine>/ as Debian has it.
+    around = [up / "include" for up in (path.parent.parent, path.parent.parent.parent)]
+    headers = next((folder for folder in around if (folder / "ucp/api/ucp.h").is_file()), None)
     return Library(
         path=str(path),
         origin=f"UCX at {path}",
-        headers=headers if (headers / "ucp/api/ucp.h").is_file() else None,
+        headers=headers,
         plugins=_plugins(path.parent / "ucx"),
     )
 

@@ -61,6 +61,7 @@ CAPS: Final = (
 INBOX_BYTES: Final = 256 << 10
 """Room for the notifications that one call of the shim takes out."""
 
+_U64: Final = np.dtype(np.uint64)
 _NOTE: Final = struct.Struct("=QQ")
 _ADDRESS_STOP: Final = 1 << 64
 
@@ -327,18 +328,15 @@ class Session:
     ) -> int:
         if not write and Caps.READ not in self.caps:
             raise Refused(Status.UNSUPPORTED, "none of the transports allowed here can read")
-        fault = column_fault(*columns) or _notification_fault(notify)
+        fault = "" if _are_plain(columns) else column_fault(*columns)
+        fault = fault or _notification_fault(notify)
         count = 0 if fault else len(columns[0])
         if not fault and count == 0 and notify is None:
             fault = "neither ranges nor a notification to post"
         if fault:
             raise Refused(Status.OP_INVALID, fault)
         found = self._peer(peer)
-        ffi = self.shim.ffi
-        kept = [
-            ffi.from_buffer("uint64_t[]", c if c.flags.c_contiguous else np.ascontiguousarray(c))
-            for c in columns
-        ]
+        kept = [self._pointer_to(column) for column in columns]
         request = self._new_handle()
         status = self._lib.kvu_post(
             self._pointer,
@@ -354,6 +352,13 @@ class Session:
             raise Refused(Status(status), self._words())
         self._kept[request] = (kept, self._memories)
         return request
+
+    def _pointer_to(self, column: U64) -> Any:
+        from_buffer = self.shim.ffi.from_buffer
+        try:
+            return from_buffer("uint64_t[]", column)
+        except (BufferError, ValueError):  # not in one piece
+            return from_buffer("uint64_t[]", np.ascontiguousarray(column))
 
     def post_strided(
         self, peer: int, direction: Direction, columns: Strided, notify: bytes | None
@@ -433,6 +438,18 @@ class Session:
         text = self.shim.ffi.new("char[]", TEXT_BYTES)
         self._lib.kvu_error(self._pointer, text, TEXT_BYTES)
         return self.shim.string(text)
+
+
+def _are_plain(columns: tuple[U64, U64, U64]) -> bool:
+    """True for what callers give; the rest gets `column_fault`'s words. The shim checks lengths."""
+    count = len(columns[2])
+    return all(
+        type(column) is np.ndarray
+        and column.dtype is _U64
+        and column.ndim == 1
+        and len(column) == count
+        for column in columns
+    )
 
 
 def _watch(theirs: PeerBlob) -> tuple[int, int]:

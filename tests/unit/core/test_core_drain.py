@@ -154,3 +154,26 @@ def test_shutting_down_a_draining_agent_does_not_hang() -> None:
     duet.settle()
     assert duet.drained == {"P"}
     duet.quiesce()
+
+
+def test_a_prefill_that_is_announced_while_draining_leaves_no_entry() -> None:
+    """Found by the simulator (seed 160): an agent said that it was drained and then was not."""
+    duet, _ = linked()
+    duet.drain("P")
+    duet.expect("t")
+    assert duet.drained == {"P"}
+    assert duet.producer.live() == 0
+    p = duet.offer("t")
+    assert told(duet, p) == ["Unsent:DRAINING"]
+    assert duet.producer.live() == 0
+
+
+def test_a_prefill_that_is_announced_while_draining_still_serves_who_was_there() -> None:
+    duet, cable = linked()
+    d = duet.register("t", deadline_ms=LONG_MS)
+    duet.deliver_all(cable)
+    duet.drain("P")
+    duet.expect("t")
+    p = duet.offer("t")
+    duet.quiesce()
+    assert (told(duet, d), told(duet, p)) == (["Landed", "LetGo"], ["Sent"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import attrs
 import pytest
 from explain_pairs import engine
 from hypothesis import given
@@ -13,7 +14,9 @@ from kvxfer.errors import BadValue, LayoutMismatch
 from kvxfer.explain.cells import memory_order
 from kvxfer.explain.picture import Picture, picture_of
 from kvxfer.explain.svg import draw, layer_label
+from kvxfer.layout.check import check_shard
 from kvxfer.layout.orders import ORDERS
+from kvxfer.limits import Limits
 
 orders = st.sampled_from(ORDERS)
 
@@ -107,3 +110,17 @@ def test_what_cannot_be_drawn() -> None:
 )
 def test_layers_are_called_by_what_tells_them_apart(names: list[str], shown: list[str]) -> None:
     assert [layer_label(names, name) for name in names] == shown
+
+
+def test_elements_that_lie_apart_are_shown_apart() -> None:
+    """K transposed at the producer: 2-byte elements outside the slots."""
+    (plain,), (target,) = engine(), engine(number=2)
+    (group,) = plain.groups
+    plane = attrs.evolve(group.planes[0], element_bytes=2, stride_element=8)
+    source = attrs.evolve(plain, groups=(attrs.evolve(group, stride_slot=2, planes=(plane,)),))
+    check_shard(source, Limits())
+    shown = picture_of([source], target, "kv", 0)
+    assert {cell.byte for row in shown.sources[0].panel.rows for cell in row.cells} == {0, 2, 4, 6}
+    text = draw(shown)
+    assert "head 0 · byte 2" in text
+    assert "the first 4 elements of each slot are shown" in text

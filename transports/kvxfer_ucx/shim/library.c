@@ -5,10 +5,14 @@
  * so that a library which is older than the headers of the build does not warn. */
 
 #define KVU_API_MAJOR 1
-#define KVU_API_MINOR 12
+#define KVU_API_MINOR 14
+
+#if UCP_API_VERSION < UCP_VERSION(KVU_API_MAJOR, KVU_API_MINOR)
+#error "UCX 1.14 or later is needed: older ones do not tell the transports of a link"
+#endif
 
 #define KVU_FUNCTIONS(X) \
-    X(ucp_get_version_string) \
+    X(ucp_get_version) X(ucp_get_version_string) \
     X(ucp_config_read) X(ucp_config_modify) X(ucp_config_release) \
     X(ucp_init_version) X(ucp_cleanup) X(ucp_context_query) \
     X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_get_address) \
@@ -67,6 +71,13 @@ int kvu_load(const char *path, char *err, size_t err_size)
     }
     KVU_FUNCTIONS(X)
 #undef X
+    unsigned major, minor, release;
+    ucx.ucp_get_version(&major, &minor, &release);
+    if (major != KVU_API_MAJOR || minor < KVU_API_MINOR) {
+        text_to(err, err_size, "UCX %s: 1.14 or later, below 2, is needed",
+                ucx.ucp_get_version_string());
+        return -1;
+    }
     ucx.handle = handle;
     return 0;
 }

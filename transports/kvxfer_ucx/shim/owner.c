@@ -286,9 +286,13 @@ int kvu_peer_fence(kvu_session *s, kvu_peer *p, int worker_is_proof, uint64_t wa
 void kvu_peer_drop(kvu_session *s, kvu_peer *p)
 {
     uint64_t handle = p->handle;
+    uint64_t until = now_ns() + DROP_NS;
     lock_engine(s);
     take_in(s);
     peer_stop(p, LEAVING, "destroyed by its owner");
+    /* Mostly over at once; where the other side is slow the engine goes on with it alone. */
+    while (turn(s, PROGRESS_MAX), !p->dead && now_ns() < until)
+        sched_yield();
     p->dropped = 1;
     drop_notes(s, handle);
     turn(s, PROGRESS_MAX);

@@ -37,7 +37,8 @@ enum {
 #define BUSY_SLEEP_MS 10
 #define IDLE_SLEEP_MS 1000
 #define GRACE_NS 200000000ull
-#define BYE_NS 2000000ull
+#define BYE_NS 1000000ull
+#define DROP_NS 10000000ull
 #define CLOSE_NS 300000000ull
 #define AM_ID 7
 #define AM_MAGIC 0x4b565531u
