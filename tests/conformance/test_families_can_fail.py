@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import attrs
 import numpy as np
@@ -257,8 +257,19 @@ def aligns_to_eight(columns, notify):
     return (local // np.uint64(8) * np.uint64(8), remote, length), notify
 
 
+_opened: list[int] = []
+
+
 def _descriptor() -> int:
-    return os.dup(0)
+    _opened.append(os.dup(0))
+    return _opened[-1]
+
+
+@pytest.fixture(autouse=True)
+def leaks_end_with_the_test() -> Iterator[None]:
+    yield
+    while _opened:
+        os.close(_opened.pop())
 
 
 BROKEN: list[tuple[str, Breaks]] = [

@@ -21,7 +21,7 @@
 
 enum {
     SESSIONS_MAX = 1024,
-    REGIONS_MAX = 1024,       /* live at a time, in one session */
+    REGIONS_MAX = 500,        /* live at a time, in one session; the table is one page */
     PEERS_MAX = 1024,         /* live at a time, in one session */
     REQUESTS_MAX = 65536,     /* given and not polled yet, in one session */
     INBOX_MAX = 1024,         /* notifications that wait in one session */
