@@ -76,6 +76,9 @@ class Producer:
     def expect(self, event: Expect) -> None:
         if self.ctx.closing:
             return
+        if self.ctx.draining and not self.attempts.of_transfer(event.transfer_id):
+            # Nobody can come for it any more; its offer ends at once.
+            return
         if event.transfer_id in self.sources:
             self.ctx.counters["refused"] += 1
             return
