@@ -326,10 +326,15 @@ def test_tables_that_are_full_refuse() -> None:
     assert [type(m) for m in sent(producer)] == [GrantAck, Gone]
 
 
-def test_expect_while_shutting_down_is_nothing() -> None:
+def test_what_comes_to_a_producer_while_shutting_down_is_refused() -> None:
+    """[P1]"""
     producer = serving()
+    link = called(producer, 1, D0)
     producer.shut_down(0)
     producer.handle(ev.Expect(transfer_id=T), 0)
+    producer.poll()
+    producer.receive(link, grant(), 0)
+    assert [m.reason for m in sent(producer)] == [Reason.SHUTDOWN]
     assert producer.live() == 0
 
 
