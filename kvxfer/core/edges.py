@@ -9,13 +9,13 @@ the moment at which the answered GRANT or RENEW was sent.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
-from kvxfer.core.context import Context
+from kvxfer.core.context import Context, Link
 from kvxfer.core.ids import Part, Peer, Reason
-from kvxfer.core.messages import GrantAck, Renew
+from kvxfer.core.messages import GrantAck, Renew, ToConsumer
 from kvxfer.core.registrations import AnyEdge, Registration
 from kvxfer.core.tables import PartEvent
 from kvxfer.core.timers import EdgeTimer
@@ -35,6 +35,30 @@ class Host(Protocol):
     def offer_part(self, reg: Registration, edge: AnyEdge, part: Part) -> bool: ...
 
     def check_quiet(self, reg: Registration) -> None: ...
+
+
+class EdgeMoves(Protocol):
+    """What can happen to an edge, of either kind. `edge` is of the kind that the side moves."""
+
+    def grant(self, reg: Registration, edge: Any) -> None: ...
+
+    def cancel(self, reg: Registration, edge: Any, reason: Reason) -> None: ...
+
+    def link_up(self, reg: Registration, edge: Any, link: Link) -> None: ...
+
+    def link_lost(self, reg: Registration, edge: Any, reason: Reason) -> None: ...
+
+    def unreachable(
+        self, reg: Registration, edge: Any, reason: Reason, detail: str = ""
+    ) -> None: ...
+
+    def fence_result(self, reg: Registration, edge: Any, peer: Peer, *, fenced: bool) -> None: ...
+
+    def message(self, reg: Registration, edge: Any, message: ToConsumer) -> None: ...
+
+    def settle(self, reg: Registration, edge: Any) -> None: ...
+
+    def tick(self, reg: Registration, edge: Any) -> None: ...
 
 
 @attrs.define

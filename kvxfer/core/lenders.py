@@ -41,6 +41,14 @@ class Lenders(ServingSide):
         loan.note_failure(reason)
         self._fire(loan, LoanEvent.STOP)
 
+    def supersede(self, loan: Loan) -> None:
+        """A newer attempt of the same consumer rank has come."""
+        self.stop(loan, Reason.STALE_ATTEMPT)
+
+    def reads(self, loan: Loan) -> bool:
+        """True while the consumer may read the source blocks and count on it."""
+        return loan.reads
+
     def link_lost(self, loan: Loan, reason: Reason) -> None:
         loan.note_failure(reason)
         self._fire(loan, LoanEvent.LINK_LOST)

@@ -42,6 +42,7 @@ from kvxfer.core.messages import (
 from kvxfer.core.operations import Operations
 from kvxfer.core.senders import Senders
 from kvxfer.core.sends import AnyServed, Loan, Send, Source
+from kvxfer.core.serving import ServingMoves
 from kvxfer.core.tables import (
     SOURCE,
     LoanState,
@@ -210,13 +211,7 @@ class Producer:
             if older.peer.key != peer.key:
                 continue
             older.superseded = True
-            match older:
-                case Send():
-                    self.senders.cancel(older, Reason.STALE_ATTEMPT)
-                case Loan():
-                    self.lenders.stop(older, Reason.STALE_ATTEMPT)
-                case _:
-                    assert_never(older)
+            self._side(older).supersede(older)
 
     def _refusal(self, link: Link, grant: Grant) -> Reason:
         """Why a new grant cannot be taken, or NONE."""
@@ -266,35 +261,30 @@ class Producer:
 
     def _cancel(self, link: Link, cancel: Cancel, served: AnyServed | None) -> None:
         header = self.ctx.reply(cancel.header)
-        match served:
-            case Send():
-                served.cancelled = True
-                self.senders.cancel(served, cancel.reason)
-                if served.state is SendState.DRAINING:
-                    self.ctx.send(link.id, GrantAck(header=header))
-            case Loan():
-                self._fault(link)
-            case None:
-                # Ended already, or it overtook its grant, which is then refused as stale.
-                seen = self.memory.seen(link.peer, cancel.header.transfer_id)
-                if seen is None or seen.attempt < cancel.header.attempt:
-                    self.memory.note(link.peer, cancel.header.key)
-                vouched = self.memory.vouches(link.peer, cancel.header.key)
-                answer = Cancelled(header=header) if vouched else GrantAck(header=header)
-                self.ctx.send(link.id, answer)
-            case _:
-                assert_never(served)
+        if isinstance(served, Loan):
+            self._fault(link)
+            return
+        if served is not None:
+            served.cancelled = True
+            self.senders.cancel(served, cancel.reason)
+            if served.state is SendState.DRAINING:
+                self.ctx.send(link.id, GrantAck(header=header))
+            return
+        # Ended already, or it overtook its grant, which is then refused as stale.
+        seen = self.memory.seen(link.peer, cancel.header.transfer_id)
+        if seen is None or seen.attempt < cancel.header.attempt:
+            self.memory.note(link.peer, cancel.header.key)
+        vouched = self.memory.vouches(link.peer, cancel.header.key)
+        answer = Cancelled(header=header) if vouched else GrantAck(header=header)
+        self.ctx.send(link.id, answer)
 
     def _release(self, link: Link, release: Release, served: AnyServed | None) -> None:
-        match served:
-            case Loan():
-                self.lenders.release(served, release)
-            case Send():
-                self._fault(link)
-            case None:
-                self.ctx.counters["late_messages"] += 1
-            case _:
-                assert_never(served)
+        if isinstance(served, Loan):
+            self.lenders.release(served, release)
+        elif served is not None:
+            self._fault(link)
+        else:
+            self.ctx.counters["late_messages"] += 1
 
     def _fault(self, link: Link) -> None:
         """CANCEL ends what this side writes, RELEASE what the consumer reads; never across."""
@@ -313,27 +303,14 @@ class Producer:
 
     def link_lost(self, link: Link, reason: Reason) -> None:
         for served in self.attempts.of_link(link.id):
-            match served:
-                case Send():
-                    self.senders.link_lost(served, reason)
-                case Loan():
-                    self.lenders.link_lost(served, reason)
-                case _:
-                    assert_never(served)
+            self._side(served).link_lost(served, reason)
 
     def grant_lease_over(self, peer: Peer, key: AttemptKey) -> None:
         served = self.attempts.live[peer, key]
-        match served:
-            case Send():
-                self.senders.lease_over(served)
-            case Loan():
-                self.lenders.lease_over(served)
-            case _:
-                assert_never(served)
+        self._side(served).lease_over(served)
 
     def offer_lease_over(self, transfer_id: TransferId) -> None:
-        source = self.sources[transfer_id]
-        self._fire(source, SourceEvent.LEASE_EXPIRED, Reason.OFFER_EXPIRED)
+        self._fire(self.sources[transfer_id], SourceEvent.LEASE_EXPIRED, Reason.OFFER_EXPIRED)
 
     def _extend(self, served: AnyServed, lease_ms: int) -> None:
         """Renewal only lengthens (J2), and no peer gets more than our own bound."""
@@ -358,23 +335,11 @@ class Producer:
         if source.all_came():
             self.ctx.timers.clear(OfferTimer(source.transfer_id))
         self.ctx.trace(served.key, "matched")
-        match served:
-            case Send():
-                self.senders.match(served)
-            case Loan():
-                self.lenders.match(served)
-            case _:
-                assert_never(served)
+        self._side(served).match(served)
 
     def _refuse_pair(self, source: Source, served: AnyServed, reason: Reason) -> None:
         self.ctx.counters["pairs_refused"] += 1
-        match served:
-            case Send():
-                self.senders.refuse(served, reason)
-            case Loan():
-                self.lenders.refuse(served, reason)
-            case _:
-                assert_never(served)
+        self._side(served).refuse(served, reason)
         if served.peer.key in source.came:
             # It came before for what is offered here, and now wants something else: with
             # the lease over, nothing but this would ever end the source.
@@ -385,20 +350,12 @@ class Producer:
         for served in self.attempts.of_transfer(source.transfer_id):
             if served.parked:
                 self._try_match(source, served)
-            elif isinstance(served, Send):
-                self.senders.grow(served)
             else:
-                self.lenders.grow(served)
+                self._side(served).grow(served)
 
     def _stop_all(self, transfer_id: TransferId, reason: Reason) -> None:
         for served in self.attempts.of_transfer(transfer_id):
-            match served:
-                case Send():
-                    self.senders.stop(served, reason)
-                case Loan():
-                    self.lenders.stop(served, reason)
-                case _:
-                    assert_never(served)
+            self._side(served).stop(served, reason)
 
     # --- what the attempts report ---
 
@@ -435,13 +392,12 @@ class Producer:
     def check_idle(self, transfer_id: TransferId) -> None:
         """Let the source go where nothing reads its blocks any more (B1)."""
         source = self.sources.get(transfer_id)
-        if source is not None and not any(map(self._reads, self.attempts.of_transfer(transfer_id))):
+        attempts = self.attempts.of_transfer(transfer_id)
+        if source is not None and not any(self._side(one).reads(one) for one in attempts):
             self._fire(source, SourceEvent.IDLE, source.reason)
 
-    def _reads(self, served: AnyServed) -> bool:
-        if isinstance(served, Loan):
-            return served.reads
-        return self.operations.any_claimed(served)
+    def _side(self, served: AnyServed) -> ServingMoves:
+        return self.lenders if isinstance(served, Loan) else self.senders
 
     # --- the source ---
 

@@ -47,12 +47,20 @@ class Senders(ServingSide):
     def cancel(self, send: Send, reason: Reason) -> None:
         self._fire(send, SendEvent.CANCEL, reason)
 
+    def supersede(self, send: Send) -> None:
+        """A newer attempt of the same consumer rank has come."""
+        self._fire(send, SendEvent.CANCEL, Reason.STALE_ATTEMPT)
+
     def link_lost(self, send: Send, reason: Reason) -> None:
         self._fire(send, SendEvent.LINK_LOST, reason)
 
     def lease_over(self, send: Send) -> None:
         send.note_failure(Reason.GRANT_EXPIRED)
         self._fire(send, SendEvent.LEASE_EXPIRED, Reason.GRANT_EXPIRED)
+
+    def reads(self, send: Send) -> bool:
+        """True while an operation may read the source blocks."""
+        return self.operations.any_claimed(send)
 
     # --- posting ---
 

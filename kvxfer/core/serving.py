@@ -7,7 +7,7 @@ part is begun at most once, and what a sealed source lacks is told (C1).
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
@@ -29,6 +29,26 @@ class Host(Protocol):
     def check_idle(self, transfer_id: TransferId) -> None: ...
 
     def doubt(self, served: AnyServed) -> None: ...
+
+
+class ServingMoves(Protocol):
+    """What can happen to an attempt of either kind; `served` is of the side's own."""
+
+    def match(self, served: Any) -> None: ...
+
+    def grow(self, served: Any) -> None: ...
+
+    def refuse(self, served: Any, reason: Reason) -> None: ...
+
+    def stop(self, served: Any, reason: Reason) -> None: ...
+
+    def supersede(self, served: Any) -> None: ...
+
+    def link_lost(self, served: Any, reason: Reason) -> None: ...
+
+    def lease_over(self, served: Any) -> None: ...
+
+    def reads(self, served: Any) -> bool: ...
 
 
 @attrs.define

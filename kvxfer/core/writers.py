@@ -37,10 +37,9 @@ class Writers(EdgeSide):
     # --- what happens to an edge ---
 
     def grant(self, reg: Registration, edge: WriteEdge) -> None:
-        self._fire(reg, edge, WriterEvent.GRANT, Reason.NONE)
-
-    def nothing(self, reg: Registration, edge: WriteEdge) -> None:
-        self._fire(reg, edge, WriterEvent.NOTHING, Reason.NONE)
+        """All links are up; without a GRANT of its own, the edge has nothing to do."""
+        known = WriterEvent.NOTHING if edge.grant is None else WriterEvent.GRANT
+        self._fire(reg, edge, known, Reason.NONE)
 
     def cancel(self, reg: Registration, edge: WriteEdge, reason: Reason) -> None:
         self._fire(reg, edge, WriterEvent.CANCEL, reason)

@@ -47,7 +47,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -57,6 +57,7 @@ import numpy.typing as npt
 
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
+from kvxfer.transport.finding import Finding
 
 U64 = npt.NDArray[np.uint64]
 
@@ -148,3 +149,5 @@ class TransportDescriptor:
     """-> (OK or LIBRARY_MISSING, text for people: version found, or what to install)."""
     load: Callable[[], TransportOps]
     """Imports the foreign library. Called only after `probe` said OK."""
+    diagnose: Callable[[], Iterable[Finding]] = tuple
+    """What else a person should know, for `kvxfer doctor`. Called after a session was tried."""

@@ -118,11 +118,20 @@ class RegionIndex:
             return -1
         if self.empty:
             return 0
+        if len(self.base) == 1 and self._all_inside(start, length):
+            return -1
         at = np.searchsorted(self.base, start, side="right").astype(np.int64) - 1
         end = self.reach[np.maximum(at, 0)]
         # `end - start` may wrap where end < start; that lane is refused before it counts.
         inside = (at >= 0) & (start <= end) & (length <= end - start)
         return -1 if bool(inside.all()) else int(np.argmin(inside))
+
+    def _all_inside(self, start: U64, length: U64) -> bool:
+        """Whether one region holds all ranges, by their extremes alone: no search a range."""
+        base, reach = int(self.base[0]), int(self.reach[0])
+        if int(start.min()) < base or int(start.max()) > reach or int(length.max()) > reach - base:
+            return False
+        return int((start + length).max()) <= reach if reach + reach - base < 1 << 64 else False
 
 
 def join_ranges(local: U64, remote: U64, length: U64) -> tuple[U64, U64, U64]:

@@ -67,14 +67,7 @@ def open_transport(name: str) -> TransportOps:
     ones) and `TransportFault` where it is known and cannot be used: status
     LIBRARY_MISSING or SESSION_FAILED, with what to do in `detail`.
     """
-    entries = _entries()
-    entry = entries.get(name)
-    if entry is None:
-        known = ", ".join(sorted(entries))
-        raise UnknownTransport(
-            f"transport = {name!r}: known here are {known}; a plug-in is known once its "
-            f"distribution is installed with an entry point of group {GROUP}"
-        )
+    entry = _entry(name)
     found = _probe(entry)
     call = f"open_transport({name!r})"
     if found.status != Status.OK or entry.descriptor is None:
@@ -88,6 +81,25 @@ def open_transport(name: str) -> TransportOps:
             call, Status.SESSION_FAILED, f"load() gave {type(ops).__name__}, not TransportOps"
         )
     return ops
+
+
+def descriptor_of(name: str) -> TransportDescriptor:
+    """What the entry point of transport `name` loads. Raises as `open_transport`."""
+    entry = _entry(name)
+    if entry.descriptor is None:
+        raise TransportFault(f"descriptor_of({name!r})", entry.status, entry.detail)
+    return entry.descriptor
+
+
+def _entry(name: str) -> _Entry:
+    entries = _entries()
+    if name not in entries:
+        known = ", ".join(sorted(entries))
+        raise UnknownTransport(
+            f"transport = {name!r}: known here are {known}; a plug-in is known once its "
+            f"distribution is installed with an entry point of group {GROUP}"
+        )
+    return entries[name]
 
 
 def _entries() -> dict[str, _Entry]:

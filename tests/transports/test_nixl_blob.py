@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from typing import Any
 
 import attrs
 import pytest
@@ -12,17 +13,26 @@ from hypothesis import strategies as st
 
 from kvxfer.errors import RemoteFault
 from kvxfer.transport.liveness import ProcessIdentity
+from kvxfer.transport.ops import Memory
 from kvxfer_nixl.blob import BLOB_BYTES_MAX, FORMAT, MAGIC, PeerBlob
 
 _SAMPLE = PeerBlob(
     nixl_version="1.5.1",
     agent="kvxfer-0123",
+    backend="UCX",
     process=ProcessIdentity(
         boot_id="5c1b", namespaces="pid:[1] time:[2]", pid=4321, start_ticks=987654
     ),
-    regions=((4096, 8192), (1 << 40, 1 << 30)),
+    regions=(
+        Memory(base=4096, length=8192),
+        Memory(base=1 << 40, length=1 << 30, kind="cuda", device=3),
+    ),
     metadata=bytes(range(256)),
 )
+
+
+def _region(base: int, length: int, **where: Any) -> Memory:
+    return Memory(base=base, length=length, **where)
 
 
 def _sealed(body: bytes) -> bytes:
@@ -34,8 +44,10 @@ def _body(blob: bytes) -> bytes:
     return blob[struct.calcsize(">4sHI32s") :]
 
 
-@pytest.mark.parametrize("regions", [(), ((1, 1),), _SAMPLE.regions], ids=["none", "one", "two"])
-def test_round_trip(regions: tuple[tuple[int, int], ...]) -> None:
+@pytest.mark.parametrize(
+    "regions", [(), (_region(1, 1),), _SAMPLE.regions], ids=["none", "one", "two"]
+)
+def test_round_trip(regions: tuple[Memory, ...]) -> None:
     blob = attrs.evolve(_SAMPLE, regions=regions)
     assert PeerBlob.decode(blob.encode()) == blob
 
@@ -65,8 +77,8 @@ def test_trailing_bytes_are_refused() -> None:
 
 def test_another_format_and_another_magic_are_named() -> None:
     blob = _SAMPLE.encode()
-    with pytest.raises(RemoteFault, match=r"blob\.format = 2"):
-        PeerBlob.decode(blob[:4] + struct.pack(">H", 2) + blob[6:])
+    with pytest.raises(RemoteFault, match=rf"blob\.format = {FORMAT + 1}"):
+        PeerBlob.decode(blob[:4] + struct.pack(">H", FORMAT + 1) + blob[6:])
     with pytest.raises(RemoteFault, match=r"blob\.magic"):
         PeerBlob.decode(b"LOOP" + blob[4:])
 
@@ -74,10 +86,11 @@ def test_another_format_and_another_magic_are_named() -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"regions": ((0, 1),)}, "region"),
-        ({"regions": ((1, 0),)}, "region"),
-        ({"regions": ((1 << 63, (1 << 63) + 1),)}, "region"),
-        ({"regions": ((1, 1),) * 4097}, "region count"),
+        ({"regions": (_region(0, 1),)}, "region"),
+        ({"regions": (_region(1, 0),)}, "region"),
+        ({"regions": (_region(1 << 63, (1 << 63) + 1),)}, "region"),
+        ({"regions": (_region(1, 1),) * 4097}, "region count"),
+        ({"regions": (_region(1, 1, device=1 << 16),)}, "device"),
         ({"metadata": b""}, "agent"),
         ({"agent": ""}, "agent"),
         ({"metadata": bytes(BLOB_BYTES_MAX)}, "length"),

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from kvxfer.transport.liveness import ProcessIdentity, own_identity
-from kvxfer_nixl.agent import effective_tls, is_driven_by_target
+from kvxfer_nixl.agent import LIBFABRIC, UCX, effective_tls, is_driven_by_target
 from kvxfer_nixl.fence import Facts, Proof, prove
 
 _OWN = own_identity()
@@ -88,7 +88,16 @@ def test_the_stronger_proof_is_given() -> None:
     ],
 )
 def test_only_sockets_count_as_driven_by_the_target(tls: str, driven: bool) -> None:
-    assert is_driven_by_target(tls) is driven
+    assert is_driven_by_target(UCX, tls) is driven
+    assert not is_driven_by_target("OTHER", tls)
+
+
+@pytest.mark.parametrize(("provider", "driven"), [("tcp", True), ("efa", False), ("", False)])
+def test_a_provider_counts_only_where_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, provider: str, driven: bool
+) -> None:
+    monkeypatch.setenv("FI_PROVIDER", provider)
+    assert is_driven_by_target(LIBFABRIC, "") is driven
 
 
 def test_the_environment_goes_before_the_option(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 import kvxfer_nixl
 from kvxfer.conformance import Verdict, check_transport, transport_cases
 from kvxfer.status import Status, is_never_posted
-from kvxfer.transport.ops import TransportOps
+from kvxfer.transport.ops import Memory, TransportOps
 from kvxfer_nixl.errors import STATUS_OF, status_of
 
 _WAIT_FOR_A_FENCE = {"T7.3", "T8.1"}
@@ -45,7 +45,10 @@ def test_the_kit_over_sockets_alone(make_nixl_pair: Callable) -> None:
     [
         ({"ucx": 1}, "ucx"),
         ({"backends": []}, "backends"),
-        ({"backends": ["LIBFABRIC"]}, "backends"),
+        ({"backends": ["UCX", "LIBFABRIC"]}, "backends"),
+        ({"backends": ["LIBFABRIC"], "ucx_tls": "tcp"}, "ucx_tls"),
+        ({"preload": "libcuda.so.1"}, "preload"),
+        ({"preload": [7]}, "preload"),
         ({"backends": "UCX"}, "backends"),
         ({"ucx_tls": ""}, "ucx_tls"),
         ({"ucx_tls": "tcp,self"}, "ucx_tls"),
@@ -57,6 +60,19 @@ def test_the_kit_over_sockets_alone(make_nixl_pair: Callable) -> None:
 def test_bad_options_are_named(nixl_ops: TransportOps, options: Any, named: str) -> None:
     assert nixl_ops.open(options) == (Status.OP_INVALID, 0)
     assert named in nixl_ops.last_error(0)
+
+
+def test_a_backend_that_nixl_does_not_have_is_told_at_open(nixl_ops: TransportOps) -> None:
+    assert nixl_ops.open({"backends": ["NOSUCH"]}) == (Status.SESSION_FAILED, 0)
+    assert nixl_ops.last_error(0)
+
+
+def test_memory_that_the_backend_does_not_reach_is_refused(nixl_ops: TransportOps) -> None:
+    _, session = nixl_ops.open({})
+    for memory in (Memory(base=4096, length=1, kind="neuron"), Memory(base=1, length=1, device=-1)):
+        assert nixl_ops.register_region(session, memory) == (Status.OP_INVALID, 0)
+        assert "memory" in nixl_ops.last_error(session)
+    nixl_ops.close(session)
 
 
 def test_a_network_that_does_not_exist_is_told_at_open(nixl_ops: TransportOps) -> None:

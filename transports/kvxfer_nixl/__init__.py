@@ -7,11 +7,13 @@ where nixl is not installed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Final
 
 from kvxfer.status import Status
+from kvxfer.transport.finding import Finding
 from kvxfer.transport.ops import TransportDescriptor, TransportOps
 
 NAME: Final = "nixl"
@@ -42,6 +44,13 @@ def load() -> TransportOps:
     return OPS
 
 
+def diagnose() -> Iterable[Finding]:
+    """Findings for `kvxfer doctor`."""
+    from kvxfer_nixl.diagnose import diagnose as look
+
+    return look()
+
+
 def _version(distribution: str) -> str:
     try:
         return version(distribution)
@@ -51,7 +60,8 @@ def _version(distribution: str) -> str:
 
 DESCRIPTOR: Final = TransportDescriptor(
     name=NAME,
-    summary="NIXL over UCX: shared memory, TCP or RDMA between processes and hosts",
+    summary="NIXL over UCX (shared memory, TCP, RDMA, GPU) or LIBFABRIC (EFA)",
     probe=probe,
     load=load,
+    diagnose=diagnose,
 )

@@ -15,20 +15,28 @@ stopped or killed. docs/design/nixl-fence.md has the measurements.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib
 import importlib.metadata
 import logging
 import os
 import uuid
 import weakref
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
 
 import attrs
 import numpy as np
 
 from kvxfer.transport.ops import U64
+from kvxfer_nixl.regions import Place
 
-BACKEND: Final = "UCX"
+UCX: Final = "UCX"
+LIBFABRIC: Final = "LIBFABRIC"
+
+_MEMORY: Final = {"dram": "DRAM", "cuda": "VRAM"}
+"""nixl's name of each kind of memory."""
 
 UCX_OPTIONS: Final = {
     # A peer that dies while nothing is in flight is noticed after a second, not 20.
@@ -42,6 +50,8 @@ told that the target has destroyed its agent, and a first post then never ends.
 
 DRIVEN_BY_TARGET: Final = frozenset({"tcp", "self"})
 """UCX transports whose writes are carried out by the target's own worker."""
+FABRIC_DRIVEN_BY_TARGET: Final = frozenset({"tcp", "sockets"})
+"""The same for providers of libfabric."""
 
 _agents_alive: Final[set[str]] = set()
 """Names of the native agents that exist in this process."""
@@ -63,9 +73,23 @@ def load_library() -> Any:
     return api
 
 
+def build_of(api: Any) -> str:
+    """Distribution that holds the binary part, as in 'nixl-cu12'."""
+    return str(api.__name__.partition(".")[0].replace("_", "-"))
+
+
 def library_version(api: Any) -> str:
     """Version of the binary part, as in '1.5.1'."""
-    return importlib.metadata.version(api.__name__.partition(".")[0].replace("_", "-"))
+    return importlib.metadata.version(build_of(api))
+
+
+@functools.cache
+def cuda_is_here() -> bool:
+    """True where the driver answers: a backend names GPU memory also on hosts without one."""
+    try:
+        return bool(ctypes.CDLL("libcuda.so.1").cuInit(0) == 0)
+    except (OSError, AttributeError):
+        return False
 
 
 def agent_is_alive(name: str) -> bool:
@@ -78,57 +102,73 @@ def effective_tls(option: str | None) -> str:
     return os.environ.get("UCX_TLS", option or "")
 
 
-def is_driven_by_target(tls: str) -> bool:
+def is_driven_by_target(backend: str, tls: str) -> bool:
     """True where nothing but the target's own worker can carry out a peer's write.
 
-    The transports of the target decide: a peer can use no other towards it.
+    The transports of the target decide: a peer can use no other towards it. libfabric
+    is told its provider by FI_PROVIDER; where that is not set, it may be any.
     """
+    if backend == LIBFABRIC:
+        return os.environ.get("FI_PROVIDER", "") in FABRIC_DRIVEN_BY_TARGET
     names = set(tls.split(","))
-    return bool(tls) and names <= DRIVEN_BY_TARGET
+    return backend == UCX and bool(tls) and names <= DRIVEN_BY_TARGET
 
 
 @attrs.define(kw_only=True, eq=False)
 class NixlAgent:
     """A native agent with no thread of its own; its owner's calls drive it."""
 
+    tells_death: ClassVar[bool] = True
+    """UCX ends what is in flight towards a peer that died."""
     name: str
+    kinds: frozenset[str]
+    """Kinds of memory that the backend takes, as `Memory` names them."""
     _native: Any
-    _registered: dict[tuple[int, int], tuple[Any, int]] = attrs.field(factory=dict)
-    """(base, length) -> (nixl's list, how often): nixl takes each piece of memory once."""
+    _registered: dict[tuple[int, int, Place], tuple[Any, int]] = attrs.field(factory=dict)
+    """What nixl's list of a piece of memory is, and how often it is wanted: nixl takes it once."""
     remote: str = ""
+    _watch: Callable[[], object] = attrs.field(default=lambda: None)
 
     @classmethod
-    def create(cls, tls: str | None) -> NixlAgent:
+    def create(cls, tls: str | None, backend: str = UCX) -> NixlAgent:
         """A new agent under a name that no other has. Raises what nixl raises."""
         api = load_library()
         name = f"kvxfer-{uuid.uuid4().hex}"
-        settings = UCX_OPTIONS | ({"TLS": tls} if tls else {})
+        settings = UCX_OPTIONS | ({"TLS": tls} if tls else {}) if backend == UCX else {}
+        params = {"engine_config": ",".join(f"{k}={v}" for k, v in settings.items())}
         config = api.nixl_agent_config(enable_prog_thread=False, backends=[])
         _agents_alive.add(name)
         try:
             native = api.nixl_agent(name, config)
-            native.create_backend(
-                BACKEND, {"engine_config": ",".join(f"{k}={v}" for k, v in settings.items())}
-            )
+            native.create_backend(backend, params if settings else {})
+            known = native.get_backend_mem_types(backend)
         except BaseException:
             _agents_alive.discard(name)
             raise
-        return cls(name=name, native=native)
+        kinds = frozenset(
+            kind
+            for kind, theirs in _MEMORY.items()
+            if f"{theirs}_SEG" in known and (kind != "cuda" or cuda_is_here())
+        )
+        return cls(name=name, kinds=kinds, native=native)
 
     # Memory.
 
-    def register(self, base: int, length: int) -> None:
+    def register(self, base: int, length: int, place: Place) -> None:
         """Make memory known to nixl; may be called again for the same memory."""
-        listed, count = self._registered.get((base, length), (None, 0))
+        key = (base, length, place)
+        listed, count = self._registered.get(key, (None, 0))
         if count == 0:
-            listed = self._native.register_memory([(base, length, 0, "")], "DRAM")
-        self._registered[base, length] = (listed, count + 1)
+            rows = [(base, length, place.device, "")]
+            listed = self._native.register_memory(rows, _MEMORY[place.kind])
+        self._registered[key] = (listed, count + 1)
 
-    def deregister(self, base: int, length: int) -> None:
+    def deregister(self, base: int, length: int, place: Place) -> None:
         """Take one `register` back."""
-        listed, count = self._registered.pop((base, length))
+        key = (base, length, place)
+        listed, count = self._registered.pop(key)
         if count > 1:
-            self._registered[base, length] = (listed, count - 1)
+            self._registered[key] = (listed, count - 1)
         else:
             self._native.deregister_memory(listed)
 
@@ -149,14 +189,21 @@ class NixlAgent:
 
     # Operations.
 
-    def prepare(self, operation: str, columns: tuple[U64, U64, U64], notify: bytes) -> Any:
-        """A transfer handle; nothing is posted yet."""
+    def prepare(
+        self,
+        operation: str,
+        columns: tuple[U64, U64, U64],
+        notify: bytes,
+        places: tuple[Place, Place],
+    ) -> Any:
+        """A transfer handle; nothing is posted yet. `places` are ours and theirs."""
         local, remote, length = columns
+        here, there = places
         native = self._native
         return native.initialize_xfer(
             operation,
-            native.get_xfer_descs(_descriptors(local, length), "DRAM"),
-            native.get_xfer_descs(_descriptors(remote, length), "DRAM"),
+            native.get_xfer_descs(_descriptors(local, length, here), _MEMORY[here.kind]),
+            native.get_xfer_descs(_descriptors(remote, length, there), _MEMORY[there.kind]),
             self.remote,
             notify,
         )
@@ -179,15 +226,16 @@ class NixlAgent:
         return notifications
 
     def destroy(self) -> bool:
-        """End the native agent; True where it is gone in fact.
+        """End the native agent; True where it is gone in fact. May be asked again.
 
         What its worker has not carried out by now it never will. nixl keeps an agent
         alive as long as one of its transfer handles exists: release all of them first.
         """
-        watch = weakref.ref(self._native.agent)
-        self._native = None
-        self._registered.clear()
-        gone = watch() is None
+        if self._native is not None:
+            self._watch = weakref.ref(self._native.agent)
+            self._native = None
+            self._registered.clear()
+        gone = self._watch() is None
         if gone:
             _agents_alive.discard(self.name)
         return gone
@@ -202,9 +250,10 @@ def release(handle: Any) -> None:
         logging.getLogger(__name__).debug("transfer handle not released", exc_info=True)
 
 
-def _descriptors(address: U64, length: U64) -> U64:
+def _descriptors(address: U64, length: U64, place: Place) -> U64:
     """nixl's (n, 3) form of n ranges: address, length in bytes, device."""
     table = np.zeros((len(address), 3), dtype=np.uint64)
     table[:, 0] = address
     table[:, 1] = length
+    table[:, 2] = place.device
     return table

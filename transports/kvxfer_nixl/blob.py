@@ -7,9 +7,9 @@ that parser is native code and takes garbage badly.
 
 Layout, big-endian: magic "KVXN", format version (u16), body length (u32),
 SHA-256 of the body; then the body: nixl version, agent name, boot id and
-namespaces as text (u16 length first), pid and start ticks (u64), region count
-(u32), all region bases, all region lengths (u64 each), nixl's metadata (u32
-length first). The digest finds damage, it does not authenticate: that is the
+namespaces, the backend as text (u16 length first), pid and start ticks (u64), region
+count (u32), all region bases, lengths, kinds (number in KINDS) and devices (u64 each),
+nixl's metadata (u32 length first). The digest finds damage, it does not authenticate: that is the
 handshake's work (DESIGN section 9).
 """
 
@@ -27,10 +27,14 @@ from kvxfer.transport.liveness import ProcessIdentity
 from kvxfer.transport.ops import Memory
 
 MAGIC: Final = b"KVXN"
-FORMAT: Final = 1
+FORMAT: Final = 2
 BLOB_BYTES_MAX: Final = Limits().blob_bytes_max
 TEXT_BYTES_MAX: Final = 256
 REGIONS_MAX: Final = 4096
+KINDS: Final = ("dram", "cuda", "neuron")
+"""Kinds of memory by their number in a blob."""
+
+DEVICE_MAX: Final = (1 << 16) - 1
 
 _HEADER: Final = struct.Struct(">4sHI32s")
 _PID_MAX: Final = 1 << 31
@@ -43,22 +47,20 @@ class PeerBlob:
 
     nixl_version: str
     agent: str
+    backend: str
     process: ProcessIdentity
-    regions: tuple[tuple[int, int], ...]
-    """(base, length in bytes) of each region that the other side may name."""
+    regions: tuple[Memory, ...]
+    """What the other side may name."""
     metadata: bytes = attrs.field(repr=False)
-
-    def memories(self) -> list[Memory]:
-        """The regions in the form in which ranges are checked against them."""
-        return [Memory(base=base, length=length) for base, length in self.regions]
 
     def encode(self) -> bytes:
         """The bytes that `decode` takes."""
         process = self.process
-        texts = (self.nixl_version, self.agent, process.boot_id, process.namespaces)
+        texts = (self.nixl_version, self.agent, process.boot_id, process.namespaces, self.backend)
         parts = [_text(text) for text in texts]
         parts.append(struct.pack(">QQI", process.pid, process.start_ticks, len(self.regions)))
-        parts += [struct.pack(f">{len(column)}Q", *column) for column in zip(*self.regions)]
+        rows = [(m.base, m.length, KINDS.index(m.kind), m.device) for m in self.regions]
+        parts += [struct.pack(f">{len(column)}Q", *column) for column in zip(*rows)]
         parts.append(struct.pack(">I", len(self.metadata)) + self.metadata)
         body = b"".join(parts)
         return _HEADER.pack(MAGIC, FORMAT, len(body), hashlib.sha256(body).digest()) + body
@@ -69,6 +71,7 @@ class PeerBlob:
         reader = _Reader(_checked_body(blob))
         nixl_version, agent = reader.text("nixl_version"), reader.text("agent")
         boot_id, namespaces = reader.text("boot_id"), reader.text("namespaces")
+        backend = reader.text("backend")
         pid, start_ticks = reader.number("pid", ">Q"), reader.number("start_ticks", ">Q")
         if not 0 < pid < _PID_MAX:
             raise RemoteFault("blob.pid", pid, f"from 1 to {_PID_MAX - 1}")
@@ -83,6 +86,7 @@ class PeerBlob:
         return cls(
             nixl_version=nixl_version,
             agent=agent,
+            backend=backend,
             process=process,
             regions=regions,
             metadata=metadata,
@@ -108,18 +112,24 @@ def _checked_body(blob: bytes) -> bytes:
     return body
 
 
-def _regions(reader: _Reader) -> tuple[tuple[int, int], ...]:
+def _regions(reader: _Reader) -> tuple[Memory, ...]:
     count = reader.number("region count", ">I")
     if count > REGIONS_MAX:
         raise RemoteFault("blob region count", count, f"at most {REGIONS_MAX}")
-    bases = struct.unpack(f">{count}Q", reader.take("region bases", 8 * count))
-    lengths = struct.unpack(f">{count}Q", reader.take("region lengths", 8 * count))
-    for base, length in zip(bases, lengths):
-        if not (base > 0 and length > 0 and base + length <= _ADDRESS_STOP):
-            raise RemoteFault(
-                "blob region", (base, length), "base and length above 0, the end at most 2**64"
-            )
-    return tuple(zip(bases, lengths))
+    names = ("bases", "lengths", "kinds", "devices")
+    columns = [struct.unpack(f">{count}Q", reader.take(f"region {n}", 8 * count)) for n in names]
+    return tuple(_region(*row) for row in zip(*columns))
+
+
+def _region(base: int, length: int, kind: int, device: int) -> Memory:
+    if not (base > 0 and length > 0 and base + length <= _ADDRESS_STOP):
+        bound = "base and length above 0, the end at most 2**64"
+        raise RemoteFault("blob region", (base, length), bound)
+    if kind >= len(KINDS):
+        raise RemoteFault("blob region kind", kind, f"from 0 to {len(KINDS) - 1}")
+    if device > DEVICE_MAX:
+        raise RemoteFault("blob region device", device, f"at most {DEVICE_MAX}")
+    return Memory(base=base, length=length, kind=KINDS[kind], device=device)
 
 
 def _text(text: str) -> bytes:

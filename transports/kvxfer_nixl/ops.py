@@ -23,20 +23,8 @@ from kvxfer.transport.caps import Caps
 from kvxfer.transport.ops import U64, Memory, TransportOps
 from kvxfer.transport.stubs import stub_ops
 from kvxfer_nixl.errors import text_of
-from kvxfer_nixl.session import Refused, Session
-
-CAPS: Final = (
-    Caps.WRITE
-    | Caps.READ
-    | Caps.NOTIFY_AFTER_VISIBLE
-    | Caps.FENCE_PEER
-    | Caps.TARGET_MUST_PROGRESS
-    | Caps.MEM_DRAM
-    | Caps.THREAD_ONE_OWNER
-    | Caps.CROSS_PROCESS
-)
-"""TARGET_MUST_PROGRESS: over TCP nothing lands until the target polls. On one host UCX
-prefers process_vm_writev, which needs no polling, but that is its choice, not a promise."""
+from kvxfer_nixl.session import Session
+from kvxfer_nixl.settings import Refused
 
 _EXIT_WAIT_S: Final = 2.0
 """How long the end of the interpreter waits for a call that another thread is in."""
@@ -105,8 +93,8 @@ def _close(session: int) -> Status:
     return status
 
 
-def _caps(_session: int) -> Caps:
-    return CAPS
+def _caps(session: int) -> Caps:
+    return _call(session, lambda s: s.caps, Caps(0))[1]
 
 
 def _register_region(session: int, memory: Memory) -> tuple[Status, int]:

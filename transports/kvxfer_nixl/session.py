@@ -17,20 +17,27 @@ import numpy as np
 import numpy.typing as npt
 
 from kvxfer.status import Status
+from kvxfer.transport.caps import Caps
 from kvxfer.transport.liveness import own_identity
 from kvxfer.transport.ops import COMPLETION, U64, Memory
-from kvxfer.transport.ranges import RegionIndex, column_fault
+from kvxfer.transport.ranges import column_fault
 from kvxfer_nixl.agent import (
-    BACKEND,
+    LIBFABRIC,
+    UCX,
     NixlAgent,
+    build_of,
     effective_tls,
     is_driven_by_target,
     library_version,
     load_library,
 )
-from kvxfer_nixl.blob import BLOB_BYTES_MAX, REGIONS_MAX, PeerBlob
+from kvxfer_nixl.blob import BLOB_BYTES_MAX, DEVICE_MAX, REGIONS_MAX, PeerBlob
 from kvxfer_nixl.errors import text_of
+from kvxfer_nixl.fabric import load_fabric
+from kvxfer_nixl.hand import Hand
 from kvxfer_nixl.peer import End, Peer
+from kvxfer_nixl.regions import Place, Regions
+from kvxfer_nixl.settings import Refused, Settings
 
 NOTIFICATION_BYTES_MAX: Final = 1 << 20
 REQUESTS_MAX: Final = 1 << 16
@@ -39,27 +46,28 @@ INBOX_MAX: Final = 1 << 16
 """Notifications that wait here; beyond it they are left in the library until some are taken."""
 
 _ADDRESS_STOP: Final = 1 << 64
-_OPTIONS: Final = ("backends", "ucx_tls")
-
-
-class Refused(Exception):
-    """A call answers with a status that is not OK; caught by the table, never seen outside."""
-
-    def __init__(self, status: Status, text: str) -> None:
-        super().__init__(text)
-        self.status = status
+_CAPS: Final = (
+    Caps.WRITE
+    | Caps.READ
+    | Caps.NOTIFY_AFTER_VISIBLE
+    | Caps.FENCE_PEER
+    | Caps.MEM_DRAM
+    | Caps.THREAD_ONE_OWNER
+    | Caps.CROSS_PROCESS
+)
 
 
 @attrs.define(kw_only=True, eq=False)
 class Session:
     """State between `open` and `close`. Methods raise `Refused` for every other answer than OK."""
 
-    tls: str | None
+    settings: Settings
     nixl_version: str
+    kinds: frozenset[str]
     error: str = ""
     _handles_given: int = 0
     _regions: dict[int, Memory] = attrs.field(factory=dict)
-    _index: RegionIndex = attrs.field(factory=lambda: RegionIndex.of(()))
+    _index: Regions = attrs.field(factory=lambda: Regions.of(()))
     _peers: dict[int, Peer] = attrs.field(factory=dict)
     _request_count: int = 0
     _completed: deque[tuple[int, int, Status]] = attrs.field(factory=deque)
@@ -68,17 +76,33 @@ class Session:
     @classmethod
     def open(cls, options: Mapping[str, Any]) -> Session:
         """Check the options and that an agent can be made with them."""
-        tls = _checked_options(options)
+        settings = Settings.of(options)
         try:
             api = load_library()
+            if settings.backend == LIBFABRIC:
+                load_fabric(build_of(api), settings.preload)
         except ImportError as error:
             raise Refused(Status.LIBRARY_MISSING, text_of(error)) from error
         try:
-            session = cls(tls=tls, nixl_version=library_version(api))
-            NixlAgent.create(tls).destroy()
+            trial = NixlAgent.create(settings.tls, settings.backend)
         except Exception as error:
             raise Refused(Status.SESSION_FAILED, f"no agent: {text_of(error)}") from error
-        return session
+        trial.destroy()
+        return cls(settings=settings, nixl_version=library_version(api), kinds=trial.kinds)
+
+    @property
+    def caps(self) -> Caps:
+        """TARGET_MUST_PROGRESS: over TCP nothing lands until the target polls.
+
+        On one host UCX prefers process_vm_writev, which needs no polling, but that is its
+        choice, not a promise. Agents on threads of their own need nobody.
+        """
+        caps = _CAPS
+        if self.settings.backend == UCX:
+            caps |= Caps.TARGET_MUST_PROGRESS
+        if "cuda" in self.kinds:
+            caps |= Caps.MEM_CUDA
+        return caps
 
     def close(self) -> None:
         """Drop everything."""
@@ -91,9 +115,14 @@ class Session:
 
     def register_region(self, memory: Memory) -> int:
         base, length = index(memory.base), index(memory.length)
-        if memory.kind != "dram":
-            text = f"memory kind = {memory.kind!r}: this transport reaches 'dram' only"
+        if memory.kind not in self.kinds:
+            known = ", ".join(sorted(self.kinds))
+            text = f"memory kind = {memory.kind!r}: {self.settings.backend} reaches {known} here"
             raise Refused(Status.OP_INVALID, text)
+        if not 0 <= index(memory.device) <= DEVICE_MAX:
+            text = f"memory device = {memory.device}: from 0 to {DEVICE_MAX}"
+            raise Refused(Status.OP_INVALID, text)
+        self._check_base(base, length)
         if not (base > 0 and length > 0 and base + length <= _ADDRESS_STOP):
             text = f"memory = {length} bytes at {base}: both above 0, the end at most 2**64"
             raise Refused(Status.OP_INVALID, text)
@@ -101,10 +130,17 @@ class Session:
             raise Refused(Status.NO_RESOURCE, f"{REGIONS_MAX} regions are registered")
         handle = self._new_handle()
         self._regions[handle] = memory
-        self._index = RegionIndex.of(self._regions.values())
+        self._index = Regions.of(self._regions.values())
         for peer in self._peers.values():
-            peer.register(base, length)
+            peer.register(base, length, _place(memory))
         return handle
+
+    def _check_base(self, base: int, length: int) -> None:
+        """libfabric's tcp provider names memory by its base alone."""
+        for known in self._regions.values():
+            if self.settings.backend != UCX and known.base == base and known.length != length:
+                text = f"memory at {base} is registered with {known.length} bytes, now {length}"
+                raise Refused(Status.OP_INVALID, f"{text}: LIBFABRIC takes a base once")
 
     def deregister_region(self, region: int) -> None:
         memory = self._regions.pop(region, None)
@@ -112,39 +148,49 @@ class Session:
             given = 0 < index(region) <= self._handles_given
             status = Status.REGION_STALE if given else Status.REGION_UNKNOWN
             raise Refused(status, f"region = {region}: not registered")
-        self._index = RegionIndex.of(self._regions.values())
+        self._index = Regions.of(self._regions.values())
         for peer in self._peers.values():
-            peer.deregister(memory.base, memory.length)
+            peer.deregister(memory.base, memory.length, _place(memory))
 
     # Peers.
 
     def peer_create(self) -> tuple[int, bytes]:
         try:
-            agent = NixlAgent.create(self.tls)
+            agent = self._agent()
         except Exception as error:
             raise Refused(Status.SESSION_FAILED, f"no agent: {text_of(error)}") from error
         try:
             for memory in self._regions.values():
-                agent.register(memory.base, memory.length)
+                agent.register(memory.base, memory.length, _place(memory))
             blob = self._blob(agent)
         except Exception as error:
             agent.destroy()
             raise Refused(Status.SESSION_FAILED, f"no blob: {text_of(error)}") from error
+        if isinstance(agent, Hand):
+            agent.start()
+        backend = self.settings.backend
         peer = Peer(
             handle=self._new_handle(),
             agent=agent,
             nixl_version=self.nixl_version,
-            driven_by_target=is_driven_by_target(effective_tls(self.tls)),
+            backend=backend,
+            driven_by_target=is_driven_by_target(backend, effective_tls(self.settings.tls)),
         )
         self._peers[peer.handle] = peer
         return peer.handle, blob
 
-    def _blob(self, agent: NixlAgent) -> bytes:
+    def _agent(self) -> NixlAgent | Hand:
+        agent = NixlAgent.create(self.settings.tls, self.settings.backend)
+        # UCX is the one backend of which it was shown that no call waits for a peer.
+        return agent if self.settings.backend == UCX else Hand(agent)
+
+    def _blob(self, agent: NixlAgent | Hand) -> bytes:
         blob = PeerBlob(
             nixl_version=self.nixl_version,
             agent=agent.name,
+            backend=self.settings.backend,
             process=own_identity(),
-            regions=tuple((memory.base, memory.length) for memory in self._regions.values()),
+            regions=tuple(self._regions.values()),
             metadata=agent.metadata(),
         ).encode()
         if len(blob) > BLOB_BYTES_MAX:
@@ -179,13 +225,13 @@ class Session:
             raise Refused(Status.NO_RESOURCE, f"{REQUESTS_MAX} requests have not been polled")
         if len(columns[0]) == 0:
             return self._post_nothing(found, notify)
-        at = self._index.first_outside(columns[0], columns[2])
-        if at >= 0:
+        place, at = self._index.find(columns[0], columns[2])
+        if place is None:
             _refuse_unless_ok(found, found.post_status())
             text = f"local range {at} is outside the session's regions"
             raise Refused(Status.REGION_BOUNDS, text)
         request = self._new_handle()
-        status, ends = found.post(request, operation, columns, notify or b"")
+        status, ends = found.post(request, operation, columns, place, notify or b"")
         _refuse_unless_ok(found, status)
         self._request_count += 1
         self._finish(peer, ends)
@@ -262,20 +308,5 @@ def _notification_fault(notify: object) -> str:
     return ""
 
 
-def _checked_options(options: Mapping[str, Any]) -> str | None:
-    unknown = sorted(str(key) for key in options if key not in _OPTIONS)
-    if unknown:
-        raise Refused(Status.OP_INVALID, f"options {unknown}: known are {list(_OPTIONS)}")
-    backends = options.get("backends", [BACKEND])
-    if not isinstance(backends, list | tuple) or list(backends) != [BACKEND]:
-        text = f"backends = {backends!r}: only [{BACKEND!r}], whose calls never wait for a peer"
-        raise Refused(Status.OP_INVALID, text)
-    tls = options.get("ucx_tls")
-    if tls is None:
-        return None
-    if not isinstance(tls, str) or not tls or not tls.isascii() or not tls.isprintable():
-        raise Refused(Status.OP_INVALID, f"ucx_tls = {tls!r}: a name of UCX_TLS, as in 'tcp'")
-    if set(tls) & set(",= "):
-        text = f"ucx_tls = {tls!r}: one name only; set UCX_TLS in the environment for a list"
-        raise Refused(Status.OP_INVALID, text)
-    return tls
+def _place(memory: Memory) -> Place:
+    return Place(memory.kind, memory.device)

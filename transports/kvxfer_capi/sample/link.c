@@ -110,17 +110,19 @@ bool read_table(peer *p, live_table *into)
     struct iovec here = {into, sizeof *into};
     struct iovec there = {(void *)(uintptr_t)p->there.table, sizeof *into};
     ssize_t got = process_vm_readv((pid_t)p->there.pid, &here, 1, &there, 1, 0);
-    if (got == (ssize_t)sizeof *into && memcmp(into->token, p->there.token, TOKEN_BYTES) == 0)
+    int error = got < 0 ? errno : 0;
+    bool named = got >= TOKEN_BYTES;
+    bool same = named && memcmp(into->token, p->there.token, TOKEN_BYTES) == 0;
+    if (same && got == (ssize_t)sizeof *into)
         return true;
-    if (got < 0 && errno == EPERM)
-        peer_is_gone(p, "this process may not trace it (see the option ptracer)");
-    else if (got < 0 && errno == ESRCH)
-        peer_is_gone(p, "its process is gone");
-    else {
+    if (error == EFAULT || (named && !same)) {
         /* Whoever owns the pages now: the session that we knew is closed. */
         p->unmapped = true;
         peer_is_gone(p, "its session is closed");
-    }
+    } else if (error == EPERM)
+        peer_is_gone(p, "this process may not trace it (see the option ptracer)");
+    else
+        peer_is_gone(p, error == ESRCH ? "its process is gone" : "its memory cannot be read");
     return false;
 }
 

@@ -1,0 +1,96 @@
+"""Trying one transport, in a process of its own.
+
+Owns the trial: load, open, flags, the plug-in's own findings. A foreign library may
+hang or crash while it loads; that must cost its row of the report and nothing else.
+Run as a script: NAME, prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import attrs
+
+from kvxfer.errors import KvxferError
+from kvxfer.status import Status
+from kvxfer.transport.caps import Caps
+from kvxfer.transport.finding import Finding, Level
+from kvxfer.transport.registry import Found, descriptor_of, open_transport
+
+TRIAL_S_MAX = 60.0
+
+
+@attrs.frozen(kw_only=True)
+class Trial:
+    """What came of one transport. `caps` holds names of flags; empty where it did not open."""
+
+    name: str
+    summary: str
+    detail: str
+    works: bool
+    caps: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def attempt(found: Found) -> Trial:
+    """Try `found` in a child process, for at most TRIAL_S_MAX seconds."""
+    if found.status != Status.OK:
+        return _failed(found, found.detail, "see the text; `pip install` what it names")
+    command = [sys.executable, "-m", __name__, found.name]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TRIAL_S_MAX, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return _failed(found, f"did not open within {TRIAL_S_MAX:.0f} s", "look at its library")
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or not lines:
+        text = f"the process that opened it ended with {done.returncode}: {done.stderr[-300:]}"
+        return _failed(found, text, "a crash of its library: another version of it may not")
+    answer = json.loads(lines[-1])
+    if answer["error"]:
+        return _failed(found, answer["error"], "see the text")
+    return Trial(
+        name=found.name,
+        summary=found.summary,
+        detail=found.detail,
+        works=True,
+        caps=tuple(answer["caps"]),
+        findings=tuple(
+            Finding(level=Level(f["level"]), subject=f["subject"], text=f["text"], fix=f["fix"])
+            for f in answer["findings"]
+        ),
+    )
+
+
+def _failed(found: Found, text: str, fix: str) -> Trial:
+    finding = Finding(level=Level.PROBLEM, subject=found.name, text=text, fix=fix)
+    return Trial(
+        name=found.name, summary=found.summary, detail=text, works=False, findings=(finding,)
+    )
+
+
+def trial_here(name: str) -> dict[str, Any]:
+    """What the child prints."""
+    try:
+        ops = open_transport(name)
+        status, session = ops.open({})
+        error = "" if status == Status.OK else f"{status.name}: {ops.last_error(session)}"
+        caps = Caps(0) if error else ops.caps(session)
+        if not error:
+            ops.close(session)
+        found = list(descriptor_of(name).diagnose())
+    except KvxferError as fault:
+        error, caps, found = str(fault), Caps(0), []
+    return {
+        "error": error,
+        "caps": [flag.name for flag in Caps if flag in caps],
+        "findings": [attrs.asdict(one) | {"level": one.level.value} for one in found],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(trial_here(sys.argv[1])))  # noqa: T201 - the child's answer

@@ -1,0 +1,87 @@
+"""The report of one host, and its form in JSON.
+
+Owns what a report holds. Refuses to look at anything itself. Invariant: a report that
+was written and read again is equal to the one before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+
+from kvxfer.core.messages import VERSION_MAX, VERSION_MIN
+from kvxfer.doctor.host import Host, findings, look
+from kvxfer.doctor.probe import Trial, attempt
+from kvxfer.errors import BadValue
+from kvxfer.transport.finding import Finding, Level
+from kvxfer.transport.registry import Found, available
+
+FORMAT = 1
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """One host: facts, protocol versions, every transport."""
+
+    host: Host
+    protocol: tuple[int, int]
+    trials: tuple[Trial, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def all_findings(self) -> tuple[Finding, ...]:
+        """Those of the host, then those of each transport."""
+        return self.findings + tuple(f for trial in self.trials for f in trial.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        plain = attrs.asdict(self, value_serializer=_plain)
+        return {"format": FORMAT, **plain}
+
+
+def examine(
+    find: Callable[[], Iterable[Found]] = available, trial: Callable[[Found], Trial] = attempt
+) -> Report:
+    """Look at this host and try every transport that is known here."""
+    host = look()
+    return Report(
+        host=host,
+        protocol=(VERSION_MIN, VERSION_MAX),
+        trials=tuple(trial(found) for found in find()),
+        findings=tuple(findings(host)),
+    )
+
+
+def read_report(text: str) -> Report:
+    """A report from its JSON. Raises BadValue where it is not one."""
+    try:
+        plain = json.loads(text)
+        form = plain["format"]
+        if form != FORMAT:
+            raise BadValue("format", form, f"this version reads {FORMAT}")
+        host: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in plain["host"].items()
+        }
+        return Report(
+            host=Host(**host),
+            protocol=(int(plain["protocol"][0]), int(plain["protocol"][1])),
+            trials=tuple(_trial(t) for t in plain["trials"]),
+            findings=tuple(_finding(f) for f in plain["findings"]),
+        )
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise BadValue("report", text[:60], f"not the output of `doctor --json`: {error}") from None
+
+
+def _trial(plain: dict[str, Any]) -> Trial:
+    found = tuple(_finding(f) for f in plain["findings"])
+    return Trial(**plain | {"caps": tuple(plain["caps"]), "findings": found})
+
+
+def _finding(plain: dict[str, Any]) -> Finding:
+    return Finding(**plain | {"level": Level(plain["level"])})
+
+
+def _plain(_instance: Any, _field: Any, value: Any) -> Any:
+    return value.value if isinstance(value, Level) else value
