@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
@@ -21,16 +21,17 @@ from kvxfer.layout.geometry import (
     Area,
     Group,
     GroupKind,
-    Holding,
     Plane,
     RankHolding,
     Shard,
+    holding_of,
 )
+from kvxfer_vllm.cache_groups import CacheGroup, cache_group, cache_groups
+
+__all__ = ["CacheGroup", "cache_group", "cache_groups", "describe_caches", "describe_groups"]
 
 NULL_BLOCK = 0
 """vLLM's block 0 stands for 'no block'."""
-
-GROUP_NAME = "attention"
 
 
 class StorageLike(Protocol):
@@ -53,109 +54,140 @@ class TensorLike(Protocol):
     def untyped_storage(self) -> StorageLike: ...
 
 
-@attrs.frozen(kw_only=True)
-class CacheGroup:
-    """What vLLM's cache configuration says about the one group that is transferred."""
-
-    layers: tuple[str, ...]
-    tokens_per_block: int
-    manager_blocks: int
-
-
-def cache_group(kv_cache_config: Any) -> CacheGroup:
-    """Read vLLM's KVCacheConfig; refuse what is not one full-attention group.
-
-    Raises LayoutMismatch with the kind of cache that is not served.
-    """
-    groups = kv_cache_config.transfer_groups
-    kinds = [type(group.kv_cache_spec).__name__ for group in groups]
-    if kinds != ["FullAttentionSpec"] or len(kv_cache_config.kv_cache_groups) != 1:
-        raise LayoutMismatch(
-            f"the model has cache groups {kinds or 'none'}: this version of kvxfer_vllm serves "
-            "models with one full-attention group"
-        )
-    if kv_cache_config.needs_kv_cache_zeroing:
-        raise LayoutMismatch("the cache needs zeroed blocks: not served by this version")
-    return CacheGroup(
-        layers=tuple(groups[0].layer_names),
-        tokens_per_block=groups[0].kv_cache_spec.block_size,
-        manager_blocks=kv_cache_config.num_blocks,
-    )
+Views = list[tuple[str, TensorLike]]
 
 
 def describe_caches(
     caches: Mapping[str, TensorLike], group: CacheGroup, heads_total: int, packing: str = ""
 ) -> tuple[Shard, tuple[Memory, ...]]:
+    """`describe_groups` for a model with one group."""
+    return describe_groups(caches, (group,), heads_total, packing)
+
+
+def describe_groups(
+    caches: Mapping[str, TensorLike],
+    groups: Sequence[CacheGroup],
+    heads_total: int,
+    packing: str = "",
+) -> tuple[Shard, tuple[Memory, ...]]:
     """The shard of a lone worker (rank 0) and the memory to register, from its tensors.
 
     `packing` names how the attention kernel arranges the inside of a (block, head)
     page where that is not slot by slot. Such pages are sound only as a whole, and only
-    for a kernel with the same arrangement: its name and the page's slots go into the
-    plane's name, so that engines that differ in them refuse each other.
+    for a kernel with the same arrangement: they become opaque pages, and its name goes
+    into the fingerprint. Latents and states are never packed.
 
+    Groups may lie over each other: in vLLM a block belongs to one group at a time.
     Raises LayoutMismatch with the layer and the number that does not fit.
     """
-    views = _distinct_views(caches, group.layers)
-    names = tuple(name for name, _ in views)
+    areas: list[Area] = []
+    memories: list[Memory] = []
+    described = []
+    for group in groups:
+        views = _distinct_views(caches, group.layers)
+        places = _areas(views, areas, memories)
+        described.append(_describe(group, views, places, areas, heads_total, packing))
+    holdings = tuple(holding_of(group) for group in described)
+    shard = Shard(
+        rank=0,
+        areas=tuple(areas),
+        groups=tuple(described),
+        ranks=(RankHolding(rank=0, holdings=holdings),),
+    )
+    return shard, tuple(memories)
+
+
+def _describe(
+    group: CacheGroup,
+    views: Views,
+    places: tuple[int, ...],
+    areas: Sequence[Area],
+    heads_total: int,
+    packing: str,
+) -> Group:
     first = views[0][1]
     for name, view in views:
         _check_view(name, view, first)
-    storage = first.untyped_storage()
     size = first.element_size()
-    blocks, heads, slots, content = first.shape
+    blocks, heads, slots, _ = first.shape
     stride_block, stride_head, stride_slot, _ = (step * size for step in first.stride())
     per_manager = _physical_per_manager(blocks, slots, group)
-    if heads != heads_total:
-        raise LayoutMismatch(f"the cache holds {heads} heads of {heads_total}")
-    shard = Shard(
-        rank=0,
-        areas=(Area(base=storage.data_ptr(), length=storage.nbytes()),),
-        groups=(
-            Group(
-                name=GROUP_NAME,
-                kind=GroupKind.FULL,
-                tokens_per_block=group.tokens_per_block,
-                physical_per_block=per_manager,
-                physical_blocks=group.manager_blocks * per_manager,
-                heads_total=heads_total,
-                head_start=0,
-                head_stop=heads,
-                layers=names,
-                planes=(
-                    Plane(
-                        name=_plane_name(first, packing),
-                        area=0,
-                        offset=first.data_ptr() - storage.data_ptr(),
-                        content_bytes=content * size,
-                    ),
-                ),
-                stride_layer=_layer_stride(views),
-                stride_block=stride_block,
-                stride_head=stride_head,
-                stride_slot=stride_slot,
-                null_block=NULL_BLOCK,
-            ),
-        ),
-        ranks=(
-            RankHolding(
-                rank=0,
-                holdings=(Holding(group=GROUP_NAME, head_start=0, head_stop=heads, layers=names),),
-            ),
-        ),
+    _check_heads(group, heads, heads_total)
+    offset, layer_areas = _offsets(views, places, areas)
+    plain = Group(
+        name=group.name,
+        kind=group.kind,
+        tokens_per_block=group.tokens_per_block,
+        physical_per_block=per_manager,
+        physical_blocks=group.manager_blocks * per_manager,
+        heads_total=heads,
+        head_start=0,
+        head_stop=heads,
+        layers=tuple(name for name, _ in views),
+        planes=(_plane(group, first, places[0], offset, layer_areas),),
+        stride_layer=0 if layer_areas else _layer_stride(views),
+        stride_block=stride_block,
+        stride_head=stride_head,
+        stride_slot=stride_slot,
+        null_block=NULL_BLOCK,
+        tokens_per_state=group.tokens_per_state,
+        reach=group.reach,
+        fingerprint=_fingerprint(group, first),
     )
-    memory = Memory(base=storage.data_ptr(), length=storage.nbytes(), keepalive=first)
-    return shard, (memory,)
+    packs = group.kind in (GroupKind.FULL, GroupKind.WINDOW)
+    return _as_pages(plain, packing) if packing and packs else plain
 
 
-def _plane_name(view: TensorLike, packing: str) -> str:
-    """The element type is in it: fp16 and bf16 have one size and must not be mixed up."""
-    name = f"kv.{str(view.dtype).removeprefix('torch.')}"
-    return f"{name}.{packing}.{view.shape[2]}" if packing else name
+def _as_pages(group: Group, packing: str) -> Group:
+    """The same bytes, where only a whole (physical block, head) page has a meaning."""
+    (plane,) = group.planes
+    slots = group.slots_per_physical
+    if slots > 1 and group.stride_slot != plane.content_bytes:
+        raise LayoutMismatch(
+            f"group {group.name!r}: pages packed as {packing!r} whose slots are "
+            f"{group.stride_slot} bytes apart, not {plane.content_bytes}"
+        )
+    return attrs.evolve(
+        group,
+        kind=GroupKind.PAGE,
+        tokens_per_state=group.tokens_per_block // group.physical_per_block,
+        stride_slot=plane.content_bytes * slots,
+        planes=(attrs.evolve(plane, content_bytes=plane.content_bytes * slots),),
+        fingerprint=f"{group.fingerprint} {packing}",
+    )
 
 
-def _distinct_views(
-    caches: Mapping[str, TensorLike], layers: Sequence[str]
-) -> list[tuple[str, TensorLike]]:
+def _plane(
+    group: CacheGroup, view: TensorLike, area: int, offset: int, layer_areas: tuple[int, ...]
+) -> Plane:
+    """All of a slot as one plane: K beside V, a latent, or the tensors of a state in a row.
+
+    A lone worker holds states whole; ranks that share them out would need a plane for each.
+    """
+    content = view.shape[3] * view.element_size()
+    states = sum(state.content_bytes for state in group.states)
+    if group.states and content != states:
+        raise LayoutMismatch(
+            f"group {group.name!r}: a page holds {content} bytes, its states {states}"
+        )
+    return Plane(
+        name="state" if group.states else "kv",
+        area=area,
+        offset=offset,
+        content_bytes=content,
+        layer_areas=layer_areas,
+    )
+
+
+def _fingerprint(group: CacheGroup, view: TensorLike) -> str:
+    """Element types: fp16 and bf16 have one size and must not be mixed up."""
+    if not group.states:
+        return str(view.dtype).removeprefix("torch.")
+    shapes = (f"{state.dtype}{list(state.shape)}" for state in group.states)
+    return " ".join(shapes).replace(", ", "x")
+
+
+def _distinct_views(caches: Mapping[str, TensorLike], layers: Sequence[str]) -> Views:
     """The group's layers in address order; layers that share another's cache are left out."""
     missing = [name for name in layers if name not in caches]
     if missing or not layers:
@@ -164,6 +196,39 @@ def _distinct_views(
     for name in layers:
         by_address.setdefault(caches[name].data_ptr(), (name, caches[name]))
     return [by_address[address] for address in sorted(by_address)]
+
+
+def _areas(views: Views, areas: list[Area], memories: list[Memory]) -> tuple[int, ...]:
+    """Index of each layer's area; memory that is new is added to both lists."""
+    known = {area.base: index for index, area in enumerate(areas)}
+    places = []
+    for _, view in views:
+        storage = view.untyped_storage()
+        base = storage.data_ptr()
+        if base not in known:
+            known[base] = len(areas)
+            areas.append(Area(base=base, length=storage.nbytes()))
+            memories.append(Memory(base=base, length=storage.nbytes(), keepalive=view))
+        places.append(known[base])
+    return tuple(places)
+
+
+def _offsets(
+    views: Views, places: tuple[int, ...], areas: Sequence[Area]
+) -> tuple[int, tuple[int, ...]]:
+    """Offset of the first layer in its area, and the area of each layer if they have several."""
+    offsets = [
+        view.data_ptr() - areas[place].base for (_, view), place in zip(views, places, strict=True)
+    ]
+    if len(set(places)) == 1:
+        return offsets[0], ()
+    for (name, _), offset in zip(views, offsets, strict=True):
+        if offset != offsets[0]:
+            raise LayoutMismatch(
+                f"cache of layer {name} starts {offset} bytes into its memory, that of layer "
+                f"{views[0][0]} {offsets[0]}: not served where layers have memory of their own"
+            )
+    return offsets[0], places
 
 
 def _check_view(name: str, view: TensorLike, first: TensorLike) -> None:
@@ -176,18 +241,24 @@ def _check_view(name: str, view: TensorLike, first: TensorLike) -> None:
         shape == tuple(first.shape)
         and tuple(view.stride()) == tuple(first.stride())
         and view.dtype == first.dtype
-        and view.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
     )
     if not same:
         raise LayoutMismatch(
-            f"cache of layer {name} differs from the first layer's in shape, strides, type or "
-            "memory: not served by this version"
+            f"cache of layer {name} differs from the first layer's in shape, strides or type: "
+            "not served by this version"
         )
     if view.stride()[3] != 1:
         raise LayoutMismatch(f"cache of layer {name}: content stride {view.stride()[3]}, not 1")
 
 
-def _layer_stride(views: Sequence[tuple[str, TensorLike]]) -> int:
+def _check_heads(group: CacheGroup, heads: int, heads_total: int) -> None:
+    """A lone worker holds all heads; a latent or a state counts as one."""
+    wanted = heads_total if group.kind is GroupKind.FULL else 1
+    if group.kind is not GroupKind.WINDOW and heads != wanted:
+        raise LayoutMismatch(f"group {group.name!r}: the cache holds {heads} heads of {wanted}")
+
+
+def _layer_stride(views: Views) -> int:
     addresses = [view.data_ptr() for _, view in views]
     steps = {after - before for before, after in itertools.pairwise(addresses)}
     if len(steps) > 1:
@@ -199,9 +270,11 @@ def _layer_stride(views: Sequence[tuple[str, TensorLike]]) -> int:
 
 
 def _physical_per_manager(blocks: int, slots: int, group: CacheGroup) -> int:
-    per_manager, rest = divmod(group.tokens_per_block, slots)
-    if rest or per_manager < 1:
-        raise BadValue("block_size", group.tokens_per_block, f"a multiple of {slots} cache slots")
+    states, odd = divmod(group.tokens_per_block, group.tokens_per_state)
+    per_manager, rest = divmod(states, slots)
+    if odd or rest or per_manager < 1:
+        bound = f"a multiple of {slots * group.tokens_per_state} tokens, {slots} cache slots"
+        raise BadValue("block_size", group.tokens_per_block, bound)
     if blocks < group.manager_blocks * per_manager:
         raise LayoutMismatch(
             f"the cache has {blocks} physical blocks, {group.manager_blocks * per_manager} needed"

@@ -1,4 +1,6 @@
-"""Benchmarks that are part of the library: what its own rooms cost, measured anywhere.
+"""Benchmarks that ship with the library: what `kvxfer bench` measures.
 
-Each module measures one thing and gives plain numbers; `kvxfer bench` shows them.
+Owns cases, their timing and the record of where they ran. Knows no threshold that fails
+a run: a figure is reported, never asserted. Invariant: every number in a report was
+measured in the same process and the same interleaved rounds as its neighbours.
 """

@@ -9,10 +9,12 @@ from __future__ import annotations
 import click
 
 from kvxfer import __version__
-from kvxfer.cli.bench import bench_command
+from kvxfer.cli.bench import bench_group
 from kvxfer.cli.conform import conform_command
 from kvxfer.cli.demo import demo_command
 from kvxfer.cli.doctor import doctor_command
+from kvxfer.cli.explore import explore_command
+from kvxfer.cli.layout import layout_group
 from kvxfer.cli.sim import sim_command
 from kvxfer.cli.transports import transports_command
 
@@ -23,9 +25,11 @@ def main() -> None:
     """Move KV caches from prefill to decode engines."""
 
 
-main.add_command(bench_command)
+main.add_command(bench_group)
 main.add_command(conform_command)
 main.add_command(demo_command)
 main.add_command(doctor_command)
+main.add_command(explore_command)
+main.add_command(layout_group)
 main.add_command(sim_command)
 main.add_command(transports_command)

@@ -1,18 +1,70 @@
-"""`kvxfer bench`: the group of the benchmarks.
+"""`kvxfer bench`: options and exit status of the benchmarks.
 
-Owns the group; each benchmark has a module of its own.
+Owns no measurement. Exit status: 0 where all was measured, whatever the figures say
+(a row that cannot run here says why); 1 where a promise on counts is broken; 2 for an
+option out of its bound.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+
 import click
 
 from kvxfer.cli.bench_core import core_command
+from kvxfer.cli.bench_transport import bench_transport
 
 
 @click.group("bench")
-def bench_command() -> None:
-    """Measure what kvxfer costs on this machine."""
+def bench_group() -> None:
+    """Measure this library on this machine."""
 
 
-bench_command.add_command(core_command)
+bench_group.add_command(core_command)
+
+
+@bench_group.command("layout", context_settings={"show_default": True})
+@click.option("--rounds", default=50, help="Samples per case.")
+@click.option("--seed", default=0, help="Draws the block ids.")
+@click.option("--only", default="", help="Measure only cases whose name holds this text.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on stdout; the rest on stderr."
+)
+@click.pass_context
+def bench_layout(ctx: click.Context, /, rounds: int, seed: int, only: str, as_json: bool) -> None:
+    """Time the translation of one request into byte ranges.
+
+    16,384 tokens, 64 layers, 8 heads, blocks of 16 tokens, block ids as an allocator
+    leaves them after a while. The geometry of the two engines is cached, as in use; a
+    sample is what one more request costs. Cases take turns.
+    """
+    from rich.console import Console
+
+    from kvxfer.bench.layout import run_layout
+    from kvxfer.bench.layout_cases import CASES
+    from kvxfer.bench.view import show_rows
+    from kvxfer.errors import BadValue, KvxferError
+
+    cases = [case for case in CASES if only.lower() in case.name.lower()]
+    if not cases:
+        raise click.BadParameter(f"no case has {only!r} in its name", param_hint="--only")
+    try:
+        report = run_layout(rounds=rounds, seed=seed, cases=cases)
+    except KvxferError as error:
+        click.echo(f"kvxfer bench: {error}", err=True)
+        ctx.exit(2 if isinstance(error, BadValue) else 1)
+    console = Console(file=sys.stderr if as_json else sys.stdout)
+    show_rows(
+        console,
+        "layout translation, one request",
+        report.rows,
+        {"ranges": "ranges", "edges": "edges", "mean_run": "mean run"},
+        report.environment,
+        per="ranges",
+    )
+    if as_json:
+        click.echo(json.dumps(report.to_plain()))
+
+
+bench_group.add_command(bench_transport)

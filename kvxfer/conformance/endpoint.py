@@ -8,6 +8,7 @@ kit talks to an endpoint through its table alone.
 from __future__ import annotations
 
 import ctypes
+import select
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -60,6 +61,14 @@ class RawBuffer:
         ctypes.memmove(self.memory.base + offset, data, len(data))
 
 
+def readable(fd: int) -> bool:
+    """Whether a descriptor of this process is readable now."""
+    # Not select(): it takes no descriptor above 1023, and a process may hold more.
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
 @attrs.frozen(kw_only=True)
 class Endpoint:
     """One open session of a table. Nothing is registered and no peer exists in it.
@@ -73,6 +82,8 @@ class Endpoint:
     memory_factory: Callable[[int], Buffer] | None = None
     view: Callable[[int, int], Buffer] = RawBuffer
     """view(base, length): a look at host memory of this end that the transport allocated."""
+    readable: Callable[[int], bool] = readable
+    """readable(fd): whether the descriptor that `wakeup_fd` gave is readable, asked at this end."""
 
 
 class FarControl(Protocol):

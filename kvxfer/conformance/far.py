@@ -111,8 +111,13 @@ class _Far:
         def view(base: int, length: int) -> Buffer:
             return _FarBuffer(Memory(base=base, length=length), process)
 
-        ops = _stand_ins(self._transport, process)
-        return Endpoint(ops=ops, session=session, memory_factory=memory, view=view)
+        return Endpoint(
+            ops=_stand_ins(self._transport, process),
+            session=session,
+            memory_factory=memory,
+            view=view,
+            readable=lambda fd: bool(process.ask("readable", fd)),
+        )
 
     def kill(self) -> None:
         self._process.kill()

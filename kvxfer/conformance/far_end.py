@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kvxfer.conformance.endpoint import readable
 from kvxfer.conformance.far_codec import arguments, pack_answer, receive, send, unpack
 from kvxfer.status import Status
 from kvxfer.transport.ops import COMPLETION, TransportOps
@@ -79,6 +80,10 @@ class _Server:
         if got != start:
             raise OSError(ctypes.get_errno(), f"no memory of {length} bytes at {base:#x}")
         return base
+
+    def readable(self, fd: int) -> bool:
+        """Whether a descriptor of this process is readable."""
+        return readable(fd)
 
     def read(self, base: int, length: int) -> bytes:
         """Bytes of this process."""

@@ -86,9 +86,9 @@ def check_transport(
     lives in another process (`kvxfer.conformance.far_pair_maker`); without it the cases
     that need one are unsupported. `memory_factory(length)` gives memory that both ends
     can register (default: memory of this process). `only` names addresses of cases.
-    `deadline_s` bounds each wait for something that must happen, `settle_s` is how long
-    to look for what must not. `long` runs more rounds and larger sizes (minutes, and a
-    few GiB of memory). `on_result` is told of each case as it ends.
+    `deadline_s` bounds each wait for something that must happen (sixfold in a long run),
+    `settle_s` is how long to look for what must not. `long` runs more rounds and larger
+    sizes (minutes, and a few GiB of memory). `on_result` is told of each case as it ends.
 
     Raises `BadValue` where `only` names an unknown case. What the subject does
     wrong is in the report, never raised.

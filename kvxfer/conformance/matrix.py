@@ -103,14 +103,20 @@ def _measures(reports: Sequence[Report]) -> str:
     labels = _labels(reports)
     rows = [
         [address, name, *(_number(values.get(label)) for label in labels)]
-        for (address, name), values in found.items()
+        for (address, name), values in sorted(found.items(), key=lambda one: _order(one[0][0]))
     ]
     text = "One run on one machine: an order of magnitude, not a benchmark. Seconds end in _s.\n\n"
     return "## Measured in passing\n\n" + text + _table(["case", "measure", *labels], rows)
 
 
+def _order(address: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in address[1:].split("."))
+
+
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value == int(value) else f"{value:.4g}"
 
 
 def main(arguments: Sequence[str]) -> int:

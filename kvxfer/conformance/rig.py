@@ -27,6 +27,9 @@ from kvxfer.transport.ops import COMPLETION, U64, Direction, Strided
 SETTLE_TURNS: Final = 20
 """Turns without an event after which nothing more is expected, beside `settle_s`."""
 
+_LONG_FACTOR: Final = 6
+"""A long run moves up to 1 GiB at a time and waits as much longer for it."""
+
 FENCE_TRIES_S: Final = 2.0
 """How long a fence that is not granted is tried again, at most."""
 
@@ -99,8 +102,10 @@ class Side:
         self.records = np.zeros(64, dtype=COMPLETION)
         self._make_buffer = endpoint.memory_factory or make_buffer
         self._view = endpoint.view
-        self._columns: dict[int, Any] = {}
-        """Rule 9: the caller keeps columns until their request has ended."""
+        self.readable = endpoint.readable
+        """Whether a descriptor of this end is readable."""
+        self.in_flight: dict[int, Any] = {}
+        """Columns of requests that have not ended: rule 9, the caller keeps them until then."""
 
     def call(self, slot: str, *args: Any, session: Any = None) -> Any:
         """Call a slot; rule 1 is checked. `session` replaces the real handle."""
@@ -169,7 +174,7 @@ class Side:
     def _posted(self, slot: str, answer: tuple[Status, int], columns: Any) -> tuple[Status, int]:
         status, request = answer
         if status == Status.OK:
-            self._columns[request] = columns
+            self.in_flight[request] = columns
             self.ends.setdefault(request, [])
             self.requests.append(request)
         else:
@@ -194,7 +199,7 @@ class Side:
             known = status in Status._value2member_map_
             expect(known, f"{self.name}.poll: request {request} ended with {status}")
             self.ends.setdefault(request, []).append(Status(status))
-            self._columns.pop(request, None)
+            self.in_flight.pop(request, None)
 
     def take_notices(self) -> None:
         """Take notifications once."""
@@ -223,7 +228,7 @@ class Rig:
     ) -> None:
         self._pair = pair
         self._make_buffer: Callable[[int], Buffer] = memory_factory or DramBuffer
-        self._deadline_s = limits.deadline_s
+        self._deadline_s = limits.deadline_s * (_LONG_FACTOR if limits.long else 1)
         self._settle_s = limits.settle_s
         self.long = limits.long
         """True where rounds and sizes may take minutes."""
@@ -329,7 +334,7 @@ class Rig:
 
     def finish_all(self, side: Side) -> list[Status]:
         """Turn until every request of `side` has ended; gives how, in the order of posting."""
-        self.until(lambda: all(side.ends.values()), f"all requests of {side.name} end")
+        self.until(lambda: not side.in_flight, f"all requests of {side.name} end")
         return [side.ends[request][0] for request in side.requests]
 
     def fence(self, side: Side, peer: int) -> bool:

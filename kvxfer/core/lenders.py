@@ -97,5 +97,12 @@ class Lenders(ServingSide):
         if parts:
             self.ctx.trace(loan.key, "lent")
             header = self.ctx.header(loan.key, loan.peer)
-            offer = Offer(header=header, parts=parts, tables=source.tables)
-            self.ctx.send(loan.link.id, offer)
+            self.ctx.send(
+                loan.link.id,
+                Offer(
+                    header=header,
+                    parts=parts,
+                    tables=source.tables,
+                    token_count=source.token_count if source.sealed else 0,
+                ),
+            )

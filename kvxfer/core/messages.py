@@ -209,11 +209,16 @@ class Renew:
 
 @attrs.frozen(kw_only=True)
 class Offer:
-    """Producer to consumer, in pull: `parts` are final, in the producer's blocks of `tables`."""
+    """Producer to consumer, in pull: `parts` are final, in the producer's blocks of `tables`.
+
+    `token_count`: of a sealed offer, how many tokens it has; 0 while it grows. It tells
+    after which token the state of a page is that a later chunk may still overwrite.
+    """
 
     header: Header
     parts: tuple[Part, ...]
     tables: tuple[BlockRuns, ...]
+    token_count: int = 0
 
 
 @attrs.frozen(kw_only=True)

@@ -120,12 +120,12 @@ class Producer:
             # It has ended meanwhile, and the engine is told or will be: nothing is revived.
             self.ctx.counters["late_offers"] += 1
             return
-        # What was final stays final.
-        source.token_ahead = max(source.token_ahead, event.token_ahead)
+        source.token_ahead = event.token_ahead
         source.layers_final = event.layers_final
         self._advance(source, event, SourceEvent.GROW)
 
     def _advance(self, source: Source, event: Offer | Grow, unsealed: SourceEvent) -> None:
+        # What was final stays final.
         source.token_count = max(source.token_count, event.token_count)
         source.tables = event.tables
         source.sealed = event.sealed

@@ -131,15 +131,12 @@ class Readers(EdgeSide):
     # --- posting ---
 
     def may_post(self, owner: ReadEdge) -> bool:
-        reg = self.registrations[owner.attempt]
-        # What was queued is dropped when the edge leaves this state.
-        assert owner.state is ReaderState.READING
-        if self.ctx.now_ms >= owner.lease_until_ms:
-            # Its end could only be later still.
-            self.host.fail(reg, Reason.GRANT_EXPIRED)
-            return False
-        self.ctx.trace(owner.attempt, "posted")
-        return True
+        """While it is wanted and the lease lasts: else its end could only come too late."""
+        held = owner.state is ReaderState.READING and self.ctx.now_ms < owner.lease_until_ms
+        if not held:
+            self.host.fail(self.registrations[owner.attempt], Reason.GRANT_EXPIRED)
+        self.ctx.trace(owner.attempt, "posted" if held else "kept back")
+        return held
 
     def op_ended(self, owner: ReadEdge, part: Part, event: OpEnded) -> None:
         reg = self.registrations[owner.attempt]

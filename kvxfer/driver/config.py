@@ -15,6 +15,7 @@ import attrs
 
 from kvxfer.core.ids import Role
 from kvxfer.errors import BadValue
+from kvxfer.layout.choice import Costs
 from kvxfer.layout.geometry import Shard
 from kvxfer.limits import Limits, Timings
 from kvxfer.transport.ops import Memory
@@ -44,6 +45,11 @@ class AgentConfig:
     prefill runs; the engine's chunk size is a good choice. 0: one part for all tokens."""
     part_layers: int = 0
     """Producer: the last tokens are cut further, after so many layers. 0: not cut."""
+    staging: Memory | None = None
+    """Producer: host memory, registered besides the cache, for parts that would be very many
+    tiny ranges: they are permuted into it first. None: they are written as they are."""
+    staging_costs: Costs = attrs.field(factory=Costs)
+    """What that decision reckons with."""
     limits: Limits = attrs.field(factory=Limits)
     timings: Timings = attrs.field(factory=Timings)
     events_max: int = 100_000
@@ -61,6 +67,10 @@ class AgentConfig:
         areas = [(a.base, a.length) for a in self.shard.areas]
         if [(m.base, m.length) for m in self.memories] != areas:
             raise BadValue("memories", self.memories, f"the areas of the shard, {areas}")
+        if self.staging is not None:
+            kinds = {memory.kind for memory in (self.staging, *self.memories)}
+            if kinds != {"dram"}:
+                raise BadValue("staging", sorted(kinds), "dram alone: the permute runs on the host")
         if self.role & Role.PRODUCER and self.listen is None:
             raise BadValue("listen", None, "an address, since consumers dial a producer")
         if self.listen is not None and not self.allow_remote and not _loopback(self.listen[0]):

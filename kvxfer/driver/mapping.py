@@ -8,6 +8,7 @@ both sides derive the same names (D3).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from kvxfer.core.effects import Post
@@ -18,7 +19,10 @@ from kvxfer.driver.commands import Offer, Register
 from kvxfer.driver.grid import cut_parts, layers_of
 from kvxfer.driver.peers import Peers, RemotePeer
 from kvxfer.driver.runs import block_runs, block_table
+from kvxfer.driver.staged import PartPlan
 from kvxfer.errors import BadValue, LayoutMismatch, RemoteFault
+from kvxfer.layout.choice import Path, Room, choose
+from kvxfer.layout.edges import Edge
 from kvxfer.layout.geometry import BlockTable, Shard
 from kvxfer.layout.parts import bytes_wanted, check_state, groups_left_out, part_boxes
 from kvxfer.layout.plan import Plan
@@ -27,6 +31,7 @@ from kvxfer.layout.tokens import share_of, shared_tokens, wanted_tokens
 from kvxfer.limits import Limits
 
 LIMITS = Limits()
+TOKEN_MAX = 1 << 40
 
 
 def edge_plans(
@@ -88,8 +93,10 @@ def wanted_bytes(shard: Shard, command: Register) -> int:
     return bytes_wanted(shard, command.token_start, command.token_stop)
 
 
-def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits: Limits) -> Plan:
-    """The byte ranges of one part that is written: our blocks to theirs.
+def part_plan(
+    peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits: Limits
+) -> PartPlan:
+    """What moves for one part that is written: our blocks to theirs, directly or staged.
 
     Raises RemoteFault where the grant names blocks that its descriptor does not
     have, LayoutMismatch where the ranges cannot be served.
@@ -102,7 +109,7 @@ def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits
     span = (min(p.token_start for p in parts), max(p.token_stop for p in parts))
     target = _their_table(remote, post.grant.tables, part.group, span, limits)
     sources = {table.group: table for table in offer.tables}
-    plans = []
+    ways = []
     for edge in remote.edges:
         if edge.consumer_group != part.group:
             continue
@@ -111,14 +118,44 @@ def part_plan(peers: Peers, remote: RemotePeer, post: Post, offer: Offer, limits
             raise RemoteFault("part.group", part.group, "a group that was offered")
         check_table(peers.config.shard, source, part.token_start, part.token_stop)
         group = peers.config.shard.groups[edge.producer_group]
-        check_state(group, source, part.token_stop, offer.token_count)
+        # While the prefill runs, only a page that is full will not be written to again.
+        tokens = offer.token_count if offer.sealed else TOKEN_MAX
+        check_state(group, source, part.token_stop, tokens)
         wanted = layers_of(part, peers.config.shard, edge)
         if wanted.layers:
-            geometry = peers.geometry(remote, wanted)
-            plans.append(geometry.plan(source, target, part.token_start, part.token_stop))
-    if not plans:
-        raise RemoteFault("part.group", part.group, "a group of an edge between these ranks")
-    return Plan.concat(plans)
+            ways.append(_way(peers, remote, wanted, part, source, target))
+    if not any(way.descriptor_count for way in ways):
+        raise _moves_nothing(part)
+    return PartPlan(
+        direct=Plan.concat([way.direct for way in ways]),
+        rounds=itertools.chain.from_iterable(way.rounds for way in ways),
+        bytes_total=sum(way.bytes_total for way in ways),
+        descriptor_count=sum(way.descriptor_count for way in ways),
+    )
+
+
+def _way(
+    peers: Peers,
+    remote: RemotePeer,
+    edge: Edge,
+    part: Part,
+    source: BlockTable,
+    target: BlockTable,
+) -> PartPlan:
+    """One edge of a part: by the cost rule where there is a staging buffer, else directly."""
+    geometry, staging = peers.geometry(remote, edge), peers.staging(remote, edge)
+    arguments = (source, target, part.token_start, part.token_stop)
+    if staging is not None:
+        costs = peers.config.staging_costs
+        choice = choose(geometry, *arguments, room=Room(), costs=costs, staging=staging)
+        if choice.path is not Path.DIRECT and choice.staged_ranges is not None:
+            return PartPlan(
+                direct=Plan.empty(),
+                rounds=staging.rounds(*arguments),
+                bytes_total=choice.bytes_total,
+                descriptor_count=choice.staged_ranges,
+            )
+    return PartPlan.of(geometry.plan(*arguments))
 
 
 def read_plan(
@@ -142,9 +179,24 @@ def read_plan(
         if edge.consumer_group != part.group or not wanted.layers:
             continue
         source = _their_table(remote, offer.tables, edge.producer_group, span, limits)
+        group = remote.shard.groups[edge.producer_group]
+        check_state(group, source, part.token_stop, offer.token_count or TOKEN_MAX)
         geometry = peers.geometry(remote, wanted)
         plans.append(geometry.plan(source, targets[part.group], *span))
-    return Plan.concat(plans)
+    return _whole(part, plans)
+
+
+def _whole(part: Part, plans: Sequence[Plan]) -> Plan:
+    """All ranges of a part."""
+    plan = Plan.concat(plans)
+    if plan.descriptor_count == 0:
+        raise _moves_nothing(part)
+    return plan
+
+
+def _moves_nothing(part: Part) -> RemoteFault:
+    """A part that moves nothing is a fault, never a part that is done."""
+    return RemoteFault("part", part, "tokens, layers and a group that these ranks share")
 
 
 def _their_table(

@@ -22,6 +22,7 @@ from kvxfer.errors import KvxferError, LayoutMismatch, RemoteFault
 from kvxfer.layout.edges import Edge, edges_between
 from kvxfer.layout.geometry import Shard
 from kvxfer.layout.plain import shard_from_plain, shard_to_plain
+from kvxfer.layout.staging import Side, Staging
 from kvxfer.layout.translate import EdgeGeometry
 from kvxfer.status import Status
 from kvxfer.transport.ops import TransportOps
@@ -48,6 +49,7 @@ class RemotePeer:
     grid: Grid = WHOLE
     """Where parts are cut that come from this peer."""
     geometries: dict[Edge, EdgeGeometry] = attrs.field(factory=dict)
+    stagings: dict[Edge, Staging | None] = attrs.field(factory=dict)
     requests_open: int = 0
 
 
@@ -172,3 +174,19 @@ class Peers:
             if len(remote.geometries) < GEOMETRIES_MAX:
                 remote.geometries[edge] = found
         return found
+
+    def staging(self, remote: RemotePeer, edge: Edge) -> Staging | None:
+        """The way of an edge through our staging buffer; None where it has no room for a block."""
+        buffer = self.config.staging
+        if buffer is None:
+            return None
+        if edge not in remote.stagings:
+            geometry = self.geometry(remote, edge)
+            try:
+                found = Staging.build(geometry, Side.PRODUCER, buffer.base, buffer.length)
+            except LayoutMismatch:
+                found = None
+            if len(remote.stagings) >= GEOMETRIES_MAX:
+                return found
+            remote.stagings[edge] = found
+        return remote.stagings[edge]

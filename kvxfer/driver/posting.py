@@ -4,7 +4,8 @@ Owns the queue of parts to be written or read and the state of each part in
 flight. Knows no protocol: it asks `claim` before the first byte and reports how
 a part ended. Invariants: at most `windows_per_peer_max` windows are in flight
 towards one peer, so that a cancel waits for those only; the notification of a
-write is posted with the last window, once all earlier ones are complete.
+write is posted with the last window, once all earlier ones are complete. A part that
+goes through the staging buffer posts the windows of one round at a time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from kvxfer.core.effects import Post
 from kvxfer.core.events import OpEnded, OpNotPosted
 from kvxfer.core.ids import LinkId, OpId, Reason
 from kvxfer.driver.peers import RemotePeer
+from kvxfer.driver.staged import PartPlan, Rounds, StagingBuffer
 from kvxfer.layout.plan import Plan
 from kvxfer.limits import Limits
 from kvxfer.status import Status, is_never_posted, is_peer_error
@@ -37,7 +39,10 @@ class Active:
     """Goes with the last window of a write. None: the part is read."""
     bounds: list[int]
     """Window k covers descriptors [bounds[k], bounds[k + 1])."""
+    rounds: Rounds
+    """What follows `plan` through the staging buffer."""
     next_window: int = 0
+    windows_posted: int = 0
     in_flight: int = 0
     claimed: bool = False
     stopped: bool = False
@@ -48,6 +53,10 @@ class Active:
     @property
     def windows_left(self) -> int:
         return len(self.bounds) - 1 - self.next_window
+
+    @property
+    def all_posted(self) -> bool:
+        return self.windows_left == 0 and not self.rounds.left
 
     @property
     def halted(self) -> bool:
@@ -62,6 +71,7 @@ class Poster:
     transport_session: int
     limits: Limits
     claim: Callable[[OpId], bool]
+    staging: StagingBuffer | None = None
     active: dict[OpId, Active] = attrs.field(factory=dict)
     descriptors_posted: int = 0
     bytes_posted: int = 0
@@ -71,13 +81,16 @@ class Poster:
     _queues: dict[int, deque[Active]] = attrs.field(factory=dict)
     _requests: dict[int, Active] = attrs.field(factory=dict)
 
-    def add(self, post: Post, remote: RemotePeer, plan: Plan, notification: bytes | None) -> None:
+    def add(
+        self, post: Post, remote: RemotePeer, plan: PartPlan, notification: bytes | None
+    ) -> None:
         active = Active(
             post=post,
             remote=remote,
-            plan=plan,
+            plan=plan.direct,
             notification=notification,
-            bounds=self._cut(plan),
+            bounds=self._cut(plan.direct),
+            rounds=Rounds(plan.rounds),
         )
         self.active[post.op] = active
         self._queues.setdefault(remote.handle, deque()).append(active)
@@ -130,12 +143,23 @@ class Poster:
                 return []
             active.claimed = True
             active.started_ms = now_ms
-        if active.halted or active.windows_left == 0:
+        if active.halted or active.all_posted:
             return self._settle(active)
-        last = active.windows_left == 1
+        if active.windows_left == 0 and not self._next_round(active):
+            return []
+        last = active.windows_left == 1 and not active.rounds.left
         if last and active.in_flight and active.notification is not None:
             return []
         return self._post_window(active, active.notification if last else None)
+
+    def _next_round(self, active: Active) -> bool:
+        """Fill the staging buffer, once it is this part's and nothing reads it."""
+        assert self.staging is not None
+        if active.in_flight or not self.staging.acquire(active.post.op):
+            return False
+        active.plan = self.staging.fill(active.rounds.take())
+        active.bounds, active.next_window = self._cut(active.plan), 0
+        return True
 
     def _post(self, active: Active, window: Plan, notification: bytes | None) -> tuple[Status, int]:
         session, handle = self.transport_session, active.remote.handle
@@ -157,11 +181,12 @@ class Poster:
         if status < 0:
             active.failure = Reason.TRANSPORT_FAILED
             active.quiet = active.quiet and is_never_posted(status)
-            if active.next_window == 0:
+            if active.windows_posted == 0:
                 self._forget(active)
                 return [OpNotPosted(op=active.post.op, reason=_reason_of(status))]
             return self._settle(active)
         active.next_window += 1
+        active.windows_posted += 1
         active.in_flight += 1
         active.remote.requests_open += 1
         self._requests[request] = active
@@ -193,7 +218,7 @@ class Poster:
         """Report the part if nothing of it is in flight and nothing will be posted."""
         if active.in_flight or not active.claimed:
             return []
-        complete = active.windows_left == 0 and active.failure is Reason.NONE
+        complete = active.all_posted and active.failure is Reason.NONE
         if not complete and not active.halted:
             return []
         self._forget(active)
@@ -204,6 +229,8 @@ class Poster:
 
     def _forget(self, active: Active) -> None:
         self.active.pop(active.post.op, None)
+        if self.staging is not None:
+            self.staging.release(active.post.op)
         queue = self._queues.get(active.remote.handle)
         if queue is not None and active in queue:
             queue.remove(active)

@@ -37,6 +37,7 @@ from kvxfer.driver.desk import Desk, Offered, Wanted
 from kvxfer.driver.mapping import edge_plans, part_plan, read_plan, wanted_bytes
 from kvxfer.driver.peers import Peers, RemotePeer
 from kvxfer.driver.posting import OpEvent, Poster
+from kvxfer.driver.staged import PartPlan, StagingBuffer
 from kvxfer.errors import BadValue, KvxferError, RemoteFault, TransportFault
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
@@ -113,6 +114,8 @@ class Pump:
         )
         self.desk = Desk(config.limits, config.timings)
         self.poster = Poster(self.ops, self._transport, config.limits, self._claim)
+        if config.staging is not None:
+            self.poster.staging = StagingBuffer.of(config.staging, config.memories)
         self.trace = deque(maxlen=config.events_max)
         self._completions = np.zeros(COMPLETIONS_PER_POLL, COMPLETION)
 
@@ -121,7 +124,8 @@ class Pump:
         if status != Status.OK:
             raise TransportFault("open", status, self.ops.last_error(self._transport))
         self._check_caps()
-        for memory in self.config.memories:
+        staging = () if self.config.staging is None else (self.config.staging,)
+        for memory in (*self.config.memories, *staging):
             status, region = self.ops.register_region(self._transport, memory)
             if status != Status.OK:
                 detail = self.ops.last_error(self._transport)
@@ -429,7 +433,7 @@ class Pump:
         plan = read_plan(self.peers, remote, effect, wanted.command, self.config.limits)
         wanted.bytes_read += plan.bytes_total
         wanted.descriptors += plan.descriptor_count
-        self.poster.add(effect, remote, plan, None)
+        self.poster.add(effect, remote, PartPlan.of(plan), None)
 
     def _trace(self, effect: fx.Trace) -> None:
         record = TraceRecord(

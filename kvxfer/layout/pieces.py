@@ -74,6 +74,17 @@ class SlotAxis:
             offsets += slot.astype(np.uint64) * np.uint64(self.stride_slot)
         return offsets
 
+    def block_offsets(self, table: BlockTable, first_slot: int, count: int) -> U64:
+        """`offsets` of a first slot and of the starts of the blocks behind it, one a block.
+
+        The usual case, with one physical block to a manager block: no slot is looked up.
+        """
+        entry, slot = divmod(first_slot, self.slots)
+        blocks = table.blocks[entry : entry + count]
+        offsets: U64 = blocks.astype(np.uint64) * np.uint64(self.stride_block)
+        offsets[:1] += np.uint64(slot * self.stride_slot)
+        return offsets
+
 
 @attrs.frozen(cache_hash=True)
 class SlotAxes:
@@ -83,6 +94,12 @@ class SlotAxes:
     dst: SlotAxis
     only: Share = WHOLE
     """A third share that narrows both: what a staging buffer holds of its shard."""
+
+    @property
+    def by_block(self) -> bool:
+        """May the two sides' manager blocks be walked in step?"""
+        same = self.src.slots == self.dst.slots
+        return same and self.src.physical_per_block == self.dst.physical_per_block == 1
 
 
 @attrs.frozen(eq=False)
@@ -109,8 +126,12 @@ def cut(
     the tokens do not lie in as many slots on both sides.
     """
     tokens, counts = _segments(axes, token_start, token_stop, pieces_max)
-    here, slots = (_column(n) for n in axes.src.slots_of(tokens, counts, source.first_token))
-    there, also = (_column(n) for n in axes.dst.slots_of(tokens, counts, target.first_token))
+    here, slots = axes.src.slots_of(tokens, counts, source.first_token)
+    there, also = axes.dst.slots_of(tokens, counts, target.first_token)
+    in_step = isinstance(slots, int) and slots == also and axes.by_block
+    if in_step and here % axes.src.slots == there % axes.dst.slots:
+        return _whole_blocks(axes, source, target, (here, there), slots)
+    here, slots, there, also = (_column(n) for n in (here, slots, there, also))
     if slots.tolist() != also.tolist():
         raise LayoutMismatch(
             f"tokens {token_start} to {token_stop - 1} lie in {int(slots.sum())} states at the "
@@ -120,6 +141,23 @@ def cut(
     return Pieces(
         axes.src.offsets(source, here[segment] + places),
         axes.dst.offsets(target, there[segment] + places),
+        length,
+    )
+
+
+def _whole_blocks(
+    axes: SlotAxes, source: BlockTable, target: BlockTable, first: tuple[int, int], slots: int
+) -> Pieces:
+    """One piece a block: both sides change their block at the same tokens."""
+    size = axes.src.slots
+    phase = first[0] % size
+    count = -(-(phase + slots) // size)
+    length = np.full(count, size, np.int64)
+    length[0] -= phase
+    length[-1] -= count * size - phase - slots
+    return Pieces(
+        axes.src.block_offsets(source, first[0], count),
+        axes.dst.block_offsets(target, first[1], count),
         length,
     )
 

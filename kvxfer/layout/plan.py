@@ -66,8 +66,11 @@ def coalesce(plan: Plan) -> Plan:
     if not bool((dst[1:] > dst[:-1]).all()):
         order = np.argsort(dst)
         src, dst, length = src[order], dst[order], length[order]
-    joins = (src[1:] == src[:-1] + length[:-1]) & (dst[1:] == dst[:-1] + length[:-1])
-    if not bool(joins.any()):
+    size = length[:-1]
+    starts = np.ones(length.size, np.bool_)
+    np.not_equal(src[1:] - src[:-1], size, out=starts[1:])
+    starts[1:] |= dst[1:] - dst[:-1] != size
+    if bool(starts.all()):
         return Plan(src, dst, length)
-    first = np.concatenate(([0], np.flatnonzero(~joins) + 1))
+    first = np.flatnonzero(starts)
     return Plan(src[first], dst[first], np.add.reduceat(length, first))

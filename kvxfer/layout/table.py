@@ -72,7 +72,8 @@ def check_table(shard: Shard, table: BlockTable, token_start: int, token_stop: i
         raise BadValue("table.blocks", blocks.dtype, "one column of integers")
     if table.first_token < 0 or token_start < 0:
         raise BadValue("table.first_token", min(table.first_token, token_start), "at least 0")
-    _check_first_token(group, table.first_token)
+    if table.first_token:
+        _check_first_token(group, table.first_token)
     span = (table.first_token, table.first_token + blocks.size * group.tokens_per_entry)
     if token_start < token_stop and not span[0] <= token_start < token_stop <= span[1]:
         bound = f"covering tokens {token_start} to {token_stop - 1}"

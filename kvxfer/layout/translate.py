@@ -12,6 +12,7 @@ checked shard may lie anywhere in the 64-bit space.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import attrs
@@ -228,6 +229,7 @@ def _walks(form: Form, pieces: Pieces) -> list[Walk]:
     return walks
 
 
+@functools.lru_cache(maxsize=1024)
 def _join(form: Form, slots: int) -> tuple[int, tuple[Axis, ...]]:
     """Grow the run along every axis whose next position touches it on both sides."""
     run = form.run_bytes

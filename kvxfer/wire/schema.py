@@ -187,7 +187,11 @@ LAYOUTS = (
     Layout(
         MessageType.OFFER,
         Offer,
-        (Field(18, "parts", PARTS), Field(19, "tables", RUNS)),
+        (
+            Field(18, "parts", PARTS),
+            Field(19, "tables", RUNS),
+            Field(20, "token_count", TOKEN, 0),
+        ),
     ),
     Layout(
         MessageType.RELEASE,

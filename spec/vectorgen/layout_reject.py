@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from kvxfer.layout.geometry import GroupKind, Shard
+from kvxfer.layout.geometry import GroupKind, Plane, Shard, Split
 from kvxfer.layout.plain import shard_to_plain
 from vectorgen.layout_accept import (
     D_BASE,
@@ -215,6 +215,10 @@ def _edges() -> list[Plain]:
     def other(**changes: Any) -> Shard:
         return alone(group_of(theirs, **changes), D_BASE)
 
+    def part(total: int | None) -> Plane:
+        split = None if total is None else Split(total=total, start=0, stop=2)
+        return Plane(name="part", area=0, offset=512, content_bytes=4, split=split)
+
     plane = theirs.groups[0].planes[0]
     scale = attrs.evolve(plane, tokens_per_state=4, stride_slot=4)
     threes = attrs.evolve(
@@ -254,6 +258,13 @@ def _edges() -> list[Plain]:
         refused("scales-of-unlike-blocks", "One scale for 4 tokens, and one for 8.", "K-7.4.4",
                 alone(group_of(mine, planes=(scale,))),
                 other(planes=(attrs.evolve(scale, tokens_per_state=8),), tokens_per_block=8)),
+        refused("other-split", "A plane split over two units, and over four.", "K-7.4.4",
+                *(alone(group_of(s, planes=(s.groups[0].planes[0], part(total))), base)
+                  for s, total, base in ((mine, 2, P_BASE), (theirs, 4, D_BASE)))),
+        refused("split-at-one-side", "A plane with a split of its own, and one with the group's.",
+                "K-7.4.4",
+                *(alone(group_of(s, planes=(s.groups[0].planes[0], part(total))), base)
+                  for s, total, base in ((mine, None, P_BASE), (theirs, 2, D_BASE)))),
         refused("elements-of-6-and-4", "Neither size divides the other.", "K-7.4.5",
                 alone(group_of(mine, planes=(threes,), **wide)),
                 other(planes=(fours,), **wide)),

@@ -10,8 +10,16 @@ import pytest
 
 from kvxfer.errors import BadValue, LayoutMismatch
 from kvxfer.layout.check import check_shard
+from kvxfer.layout.geometry import GroupKind
+from kvxfer.layout.match import check_alike
 from kvxfer.limits import Limits
-from kvxfer_vllm.geometry import CacheGroup, cache_group, describe_caches
+from kvxfer_vllm.geometry import (
+    CacheGroup,
+    cache_group,
+    cache_groups,
+    describe_caches,
+    describe_groups,
+)
 
 
 @attrs.frozen
@@ -43,7 +51,7 @@ class View:
         return self.storage.base + self.offset
 
     def element_size(self) -> int:
-        return 2
+        return {"torch.int8": 1, "torch.float32": 4}.get(self.dtype, 2)
 
     def untyped_storage(self) -> Storage:
         return self.storage
@@ -139,19 +147,39 @@ def test_one_layer_needs_no_layer_stride() -> None:
 
 
 def test_element_types_of_equal_size_are_told_apart() -> None:
-    names = {
-        describe_caches(caches(dtype=dtype), GROUP, HEADS)[0].groups[0].planes[0].name
+    found = {
+        describe_caches(caches(dtype=dtype), GROUP, HEADS)[0].groups[0].fingerprint
         for dtype in ("torch.bfloat16", "torch.float16")
     }
-    assert names == {"kv.bfloat16", "kv.float16"}
+    assert found == {"bfloat16", "float16"}
 
 
-def test_pages_that_are_packed_differently_are_told_apart() -> None:
-    names = {
-        describe_caches(caches(), GROUP, HEADS, packing)[0].groups[0].planes[0].name
-        for packing in ("", "cpu-amx", "cpu-vec")
-    }
-    assert names == {"kv.bfloat16", "kv.bfloat16.cpu-amx.16", "kv.bfloat16.cpu-vec.16"}
+def test_packed_pages_are_opaque() -> None:
+    (group,) = describe_caches(caches(), GROUP, HEADS, "cpu-amx")[0].groups
+    assert (group.kind, group.fingerprint) == (GroupKind.PAGE, "bfloat16 cpu-amx")
+    # One slot is the whole page of a head: no plan can part it.
+    assert (group.tokens_per_state, group.slots_per_physical) == (SLOTS, 1)
+    assert group.planes[0].content_bytes == SLOTS * CONTENT * 2
+    assert group.stride_head == SLOTS * CONTENT * 2
+    shard, _ = describe_caches(caches(), GROUP, HEADS, "cpu-amx")
+    check_shard(shard, Limits())
+
+
+def test_packed_pages_of_other_kernels_or_sizes_refuse_each_other() -> None:
+    (mine,), (other,) = (
+        describe_caches(caches(), GROUP, HEADS, packing)[0].groups for packing in ("amx", "vec")
+    )
+    with pytest.raises(LayoutMismatch, match="fingerprint is bfloat16 amx"):
+        check_alike(mine, other)
+    plain = describe_caches(caches(), GROUP, HEADS)[0].groups[0]
+    with pytest.raises(LayoutMismatch, match="kind"):
+        check_alike(mine, plain)
+
+
+def test_packed_pages_need_slots_side_by_side() -> None:
+    strides = (PAGE, CONTENT, HEADS * CONTENT, 1)
+    with pytest.raises(LayoutMismatch, match="packed as 'amx'"):
+        describe_caches(caches(strides=strides), GROUP, HEADS, "amx")
 
 
 @pytest.mark.parametrize(
@@ -195,16 +223,50 @@ def test_a_block_size_that_does_not_fit_is_refused() -> None:
         describe_caches(caches(), group, HEADS)
 
 
-class FullAttentionSpec:
-    block_size = SLOTS
+def test_layers_with_memory_of_their_own() -> None:
+    views = {
+        name: attrs.evolve(view, storage=Storage(STORAGE.base + (i << 40), BLOCKS * PAGE * 2 + 64))
+        for i, (name, view) in enumerate(caches().items())
+    }
+    views = {name: attrs.evolve(view, offset=64) for name, view in views.items()}
+    shard, memories = describe_caches(views, GROUP, HEADS)
+    (plane,) = shard.groups[0].planes
+    assert (plane.layer_areas, plane.offset) == ((0, 1, 2), 64)
+    assert [m.base for m in memories] == [a.base for a in shard.areas]
+    check_shard(shard, Limits())
+    views[NAMES[2]] = attrs.evolve(views[NAMES[2]], offset=32)
+    with pytest.raises(LayoutMismatch, match=r"layers\.2\S+ starts 32 bytes"):
+        describe_caches(views, GROUP, HEADS)
 
 
-class SlidingWindowSpec:
-    block_size = SLOTS
+@attrs.frozen
+class Dtype:
+    name: str
+    itemsize: int
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
 
 
-def config(*specs: object, zeroing: bool = False) -> SimpleNamespace:
-    groups = [SimpleNamespace(kv_cache_spec=spec, layer_names=list(NAMES)) for spec in specs]
+def spec(class_name: str, **fields: Any) -> Any:
+    values = {"block_size": SLOTS, "tokens_per_state": 1}
+    return type(class_name, (), values | fields)()
+
+
+FULL = spec("FullAttentionSpec")
+WINDOW = spec("SlidingWindowSpec", sliding_window=20, extra_retained_tokens=2)
+LATENT = spec("MLAAttentionSpec")
+STATE = spec(
+    "MambaSpec",
+    tokens_per_state=-1,
+    shapes=((3, 8), (2, 4, 4)),
+    dtypes=(Dtype("bfloat16", 2), Dtype("float32", 4)),
+)
+STATE_BYTES = 3 * 8 * 2 + 2 * 4 * 4 * 4
+
+
+def config(*specs: Any, zeroing: bool = False) -> SimpleNamespace:
+    groups = [SimpleNamespace(kv_cache_spec=one, layer_names=list(NAMES)) for one in specs]
     return SimpleNamespace(
         kv_cache_groups=groups,
         transfer_groups=tuple(groups),
@@ -214,18 +276,81 @@ def config(*specs: object, zeroing: bool = False) -> SimpleNamespace:
 
 
 def test_one_full_attention_group_is_read() -> None:
-    assert cache_group(config(FullAttentionSpec())) == GROUP
+    assert cache_group(config(FULL)) == GROUP
 
 
 @pytest.mark.parametrize(
     "refused",
-    [
-        config(SlidingWindowSpec()),
-        config(FullAttentionSpec(), SlidingWindowSpec()),
-        config(),
-        config(FullAttentionSpec(), zeroing=True),
-    ],
+    [config(WINDOW), config(FULL, WINDOW), config(), config(FULL, zeroing=True)],
 )
-def test_other_caches_are_refused(refused: SimpleNamespace) -> None:
+def test_other_caches_are_refused_by_the_scheduler_side(refused: SimpleNamespace) -> None:
     with pytest.raises(LayoutMismatch):
         cache_group(refused)
+
+
+def test_groups_of_every_kind_are_read() -> None:
+    full, window, latent, state = cache_groups(config(FULL, WINDOW, LATENT, STATE))
+    assert (full.name, full.kind, full.reach) == ("full.0", GroupKind.FULL, None)
+    # The last token is computed again, with 19 before it; two more are kept for drafting.
+    assert (window.name, window.kind, window.reach) == ("window.1", GroupKind.WINDOW, 22)
+    assert (latent.name, latent.kind) == ("latent.2", GroupKind.LATENT)
+    assert (state.name, state.kind, state.reach) == ("state.3", GroupKind.STATE, 1)
+    assert state.tokens_per_state == state.tokens_per_block == SLOTS
+    assert [(s.dtype, s.content_bytes) for s in state.states] == [
+        ("bfloat16", 48),
+        ("float32", 128),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unknown", "text"),
+    [
+        (spec("ChunkedLocalAttentionSpec"), "group 0 is a ChunkedLocalAttentionSpec"),
+        (spec("UniformTypeKVCacheSpecs"), "UniformTypeKVCacheSpecs"),
+        (spec("FullAttentionSpec", tokens_per_state=0.5), "stands for 0.5 tokens"),
+    ],
+)
+def test_a_cache_without_a_description_is_named(unknown: Any, text: str) -> None:
+    with pytest.raises(LayoutMismatch, match=text):
+        cache_groups(config(unknown))
+    with pytest.raises(LayoutMismatch, match="no cache group"):
+        cache_groups(config())
+
+
+def test_latents_have_one_head_and_are_never_packed() -> None:
+    views = caches(shape=(BLOCKS, 1, SLOTS, CONTENT), strides=(PAGE, CONTENT, CONTENT, 1))
+    shard, _ = describe_groups(views, cache_groups(config(LATENT)), HEADS, "cpu-unknown")
+    (group,) = shard.groups
+    assert (group.kind, group.heads_total, group.fingerprint) == (GroupKind.LATENT, 1, "bfloat16")
+    check_shard(shard, Limits())
+
+
+def test_a_state_page_is_moved_whole() -> None:
+    pad = 512
+    views = caches(
+        shape=(BLOCKS, 1, 1, STATE_BYTES),
+        strides=(pad, STATE_BYTES, STATE_BYTES, 1),
+        dtype="torch.int8",
+    )
+    shard, _ = describe_groups(views, cache_groups(config(STATE)), HEADS, "cpu-amx")
+    (group,) = shard.groups
+    assert [(p.name, p.content_bytes) for p in group.planes] == [("state", STATE_BYTES)]
+    assert (group.kind, group.stride_block, group.slots_per_physical) == (GroupKind.STATE, pad, 1)
+    assert group.fingerprint == "bfloat16[3x8] float32[2x4x4]"
+    check_shard(shard, Limits())
+    short = {
+        name: attrs.evolve(view, shape=(BLOCKS, 1, 1, STATE_BYTES - 1))
+        for name, view in views.items()
+    }
+    with pytest.raises(LayoutMismatch, match=f"holds {STATE_BYTES - 1} bytes, its states"):
+        describe_groups(short, cache_groups(config(STATE)), HEADS)
+
+
+def test_groups_over_each_other_share_one_memory() -> None:
+    shard, memories = describe_groups(caches(), cache_groups(config(FULL, WINDOW)), HEADS, "amx")
+    assert len(memories) == len(shard.areas) == 1
+    full, window = shard.groups
+    assert (full.kind, full.reach) == (GroupKind.PAGE, None)
+    assert (window.kind, window.reach) == (GroupKind.PAGE, 22)
+    assert full.planes == window.planes
+    check_shard(shard, Limits())

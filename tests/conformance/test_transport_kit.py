@@ -103,6 +103,12 @@ def test_the_sample_in_c_is_strict_and_skips_only_what_it_does_not_declare(
     assert report.caps & undeclared == Caps(0)
 
 
+def test_any_case_runs_between_two_processes_too(cma_library: str) -> None:
+    only = ["T1.1", "T1.2", "T2.2", "T6.1", "T8.1", "T9.8", "T12.1", "T13.2", "T14.1", "T15.1"]
+    report = check_installed("capi", options={"library": cma_library}, across=True, only=only)
+    assert report.counts[Verdict.PASS] == len(only), report.text()
+
+
 @pytest.mark.parametrize("wrap", ["traced", "faulty", "faulty in the loopback"])
 def test_a_wrapped_table_still_conforms(wrap: str) -> None:
     ops, options = make_ops(Hub()), {}

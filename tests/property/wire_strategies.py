@@ -119,6 +119,7 @@ MESSAGES = st.one_of(
         header=HEADER,
         parts=st.lists(parts(), max_size=4, unique=True).map(tuple),
         tables=tables(),
+        token_count=TOKEN,
     ),
     st.builds(m.Release, header=HEADER, landed=st.booleans(), reason=REASON),
     st.builds(m.Drain, reason=REASON),

@@ -18,7 +18,7 @@ from kvxfer.layout.orders import area_bytes, engine_shards
 from kvxfer.limits import Limits, Timings
 from kvxfer.status import Status
 from kvxfer.testing.engines import Pool, ToyConsumer, ToyProducer
-from kvxfer.testing.world import Node, World
+from kvxfer.testing.world import Node, World, table
 from kvxfer.transport.faults import Fail, Hold, Refuse
 
 TOKENS, CONTENT, BLOCKS = 4, 16, 48
@@ -244,6 +244,71 @@ def test_read_back_beside_a_push_of_the_same_transfer() -> None:
         consumer._check_landed(f"d{n}")
     assert c.pump.counters()["bytes_read"] == 0
     assert a.pump.counters()["bytes_read"] == a.pump.counters()["bytes_written"] > 0
+    world.close()
+
+
+LAYERS = ("a", "b", "c", "d")
+
+
+def layered(world: World, name: str, role: Role, seed: int | None) -> tuple[Node, np.ndarray]:
+    """A node of four layers; its memory as (layer, block, bytes)."""
+    size = area_bytes(layers=4, blocks=8, heads=1, tokens_per_block=TOKENS, content_bytes=CONTENT)
+    memory = np.zeros(size, np.uint8)
+    if seed is not None:
+        memory[:] = np.random.default_rng(seed).integers(1, 256, size)
+    (shard,) = engine_shards(
+        bases=[int(memory.ctypes.data)],
+        layers=LAYERS,
+        blocks=8,
+        tokens_per_block=TOKENS,
+        heads_total=1,
+        content_bytes=CONTENT,
+    )
+    return world.add(name, role, memory, shard), memory.reshape(4, 8, -1)
+
+
+@pytest.mark.parametrize("initiator", [PUSH, PULL])
+def test_the_first_layers_of_the_last_chunk_leave_before_the_rest(initiator: Initiator) -> None:
+    world = World(8, part_tokens=TOKENS, part_layers=2)
+    p, source = layered(world, "P", Role.PRODUCER, 1)
+    d, target = layered(world, "D", Role.CONSUMER, None)
+    tid = TransferId("t")
+    address = cmd.ProducerAddress(engine_id="P", rank=0, host="P", port=1)
+    wanted = cmd.Register(
+        transfer_id=tid,
+        producers=(address,),
+        tables=table([5, 2]),
+        token_start=0,
+        token_stop=2 * TOKENS,
+        initiator=initiator,
+    )
+    world.submit(d, wanted)
+    start = cmd.Offer(transfer_id=tid, tables=table([1, 3]), token_count=0, sealed=False)
+    world.submit(p, start)
+
+    def grown(token_count: int, layers_final: int, *, sealed: bool = False) -> np.ndarray:
+        """Which (layer, block) of the two are there, once nothing moves any more."""
+        grow = cmd.Grow(
+            transfer_id=tid,
+            tables=table([1, 3]),
+            token_count=token_count,
+            token_ahead=2 * TOKENS,
+            layers_final=layers_final,
+            sealed=sealed,
+        )
+        world.submit(p, grow)
+        until_ms = world.now_ms + 500
+        world.later(500, lambda: None)
+        world.run(lambda: world.now_ms >= until_ms)
+        return (target[:, [5, 2]] == source[:, [1, 3]]).all(axis=2)
+
+    assert grown(0, 1).sum() == 0
+    assert grown(TOKENS, 1).tolist() == [[True, False]] * 4
+    assert grown(TOKENS, 3).tolist() == [[True, True]] * 2 + [[True, False]] * 2
+    assert grown(2 * TOKENS, 0, sealed=True).all()
+    others = [n for n in range(8) if n not in (5, 2)]
+    assert not target[:, others].any()
+    world.run(lambda: any(type(r).__name__ == "Sent" for r in p.results))
     world.close()
 
 

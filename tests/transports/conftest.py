@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kvxfer_ucx
 from kvxfer.conformance.endpoint import MakePair, pair_maker
 from kvxfer.status import Status
 from kvxfer.transport.ops import COMPLETION, Memory, TransportOps
@@ -82,11 +83,11 @@ class Near:
 class Far:
     """The other process's end, by commands."""
 
-    def __init__(self, options: dict[str, Any], length: int) -> None:
+    def __init__(self, name: str, options: dict[str, Any], length: int) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, str(_FAR_END), str(theirs.fileno())],
+                [sys.executable, str(_FAR_END), str(theirs.fileno()), name],
                 pass_fds=[theirs.fileno()],
                 stderr=subprocess.DEVNULL,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -147,12 +148,31 @@ def make_nixl_pair(nixl_ops: TransportOps) -> Callable[[dict[str, Any]], MakePai
 @pytest.fixture
 def connect_nixl(nixl_ops: TransportOps) -> Iterator[Callable[..., tuple[Near, Far, int]]]:
     """Gives two connected ends in two processes and the base address of the far region."""
+    yield from _connecting("nixl", nixl_ops)
+
+
+@pytest.fixture(scope="session")
+def ucx_ops() -> TransportOps:
+    """The table of UCX; skips where it is not installed."""
+    status, text = kvxfer_ucx.DESCRIPTOR.probe()
+    if status != Status.OK:
+        pytest.skip(text)
+    return kvxfer_ucx.DESCRIPTOR.load()
+
+
+@pytest.fixture
+def connect_ucx(ucx_ops: TransportOps) -> Iterator[Callable[..., tuple[Near, Far, int]]]:
+    """As `connect_nixl`, over UCX."""
+    yield from _connecting("ucx", ucx_ops)
+
+
+def _connecting(name: str, ops: TransportOps) -> Iterator[Callable[..., tuple[Near, Far, int]]]:
     nears: list[Near] = []
     fars: list[Far] = []
 
     def connect(length: int, **options: Any) -> tuple[Near, Far, int]:
-        nears.append(Near(nixl_ops, options, length))
-        fars.append(Far(options, length))
+        nears.append(Near(ops, options, length))
+        fars.append(Far(name, options, length))
         near, far = nears[-1], fars[-1]
         base, blob = far.call("create")
         near.must("peer_connect", near.peer, blob)

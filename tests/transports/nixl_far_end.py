@@ -1,12 +1,13 @@
-"""The other process of a NIXL test: carries out table calls that its parent asks for.
+"""The other process of a test of NIXL or UCX: carries out table calls that its parent asks for.
 
-Run as a script with the number of an inherited socket. Between two commands it
-turns its own table as long as `turning` is set, as the writer thread does.
+Run as a script with the number of an inherited socket and the name of the transport. Between
+two commands it turns its own table as long as `turning` is set, as the writer thread does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 import time
 from multiprocessing.connection import Connection
@@ -16,14 +17,14 @@ import numpy as np
 
 from kvxfer.status import Status
 from kvxfer.transport.ops import COMPLETION, Memory
-from kvxfer_nixl import DESCRIPTOR
+from kvxfer.transport.registry import open_transport
 
 
 class FarEnd:
     """One session with one region and one peer."""
 
     def __init__(self, options: dict[str, Any], length: int) -> None:
-        self.ops = DESCRIPTOR.load()
+        self.ops = open_transport(sys.argv[2])
         status, self.session = self.ops.open(options)
         assert status == Status.OK, self.ops.last_error(self.session)
         self.memory = np.zeros(length, dtype=np.uint8)
@@ -32,6 +33,7 @@ class FarEnd:
         assert status == Status.OK, self.ops.last_error(self.session)
         self.peer = 0
         self.turning = True
+        self.slot = self.ops.post_write
         self.stream: tuple[int, int] | None = None
         self.records = np.zeros(64, dtype=COMPLETION)
         self.ends: list[int] = []
@@ -42,6 +44,15 @@ class FarEnd:
         status, self.peer, blob = self.ops.peer_create(self.session)
         assert status == Status.OK, self.ops.last_error(self.session)
         return self.base, blob
+
+    def create_allocated(self, length: int) -> tuple[int, bytes]:
+        """Another peer, in whose blob there is memory of the transport's own."""
+        status, _, base = self.ops.allocate_region(self.session, length, "dram", 0)
+        assert status == Status.OK, self.ops.last_error(self.session)
+        return base, self.create()[1]
+
+    def peek(self, base: int, length: int) -> bytes:
+        return ctypes.string_at(base, length)
 
     def connect(self, blob: bytes) -> Status:
         return self.ops.peer_connect(self.session, self.peer, blob)
@@ -60,6 +71,11 @@ class FarEnd:
         self.memory[:] = value
         self.stream = (remote, value)
 
+    def start_reading(self, remote: int) -> None:
+        """Read the whole remote region again and again, until refused."""
+        self.slot = self.ops.post_read
+        self.stream = (remote, 0)
+
     def stop_stream(self) -> None:
         self.stream = None
 
@@ -74,7 +90,7 @@ class FarEnd:
         if self.stream is not None and not self.refused:
             at = np.arange(0, len(self.memory), 1 << 16, dtype=np.uint64)
             length = np.full(len(at), 1 << 16, dtype=np.uint64)
-            status, _ = self.ops.post_write(
+            status, _ = self.slot(
                 self.session, self.peer, self.base + at, self.stream[0] + at, length, None
             )
             if status != Status.OK:

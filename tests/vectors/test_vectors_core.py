@@ -11,16 +11,19 @@ from kvxfer.conformance.vectors import (
     MACHINE_PARTS,
     Vectors,
     check_codec,
+    check_layout,
     check_machine,
     check_parts,
     load,
 )
 from kvxfer.conformance.vectors_core import CoreMachine, decode_to_plain, encode_from_plain
+from kvxfer.conformance.vectors_layout import translate
 from kvxfer.conformance.vectors_parts import parts_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "spec" / "vectors"
 CODEC = load(FOLDER / "codec.json")
 MACHINES = {part: load(FOLDER / f"{part}.json") for part in MACHINE_PARTS}
+LAYOUT = load(FOLDER / "layout.json")
 PARTS = load(FOLDER / "parts.json")
 OTHER_WIDTH = {"codec/grant-wide", "codec/grant-two-groups"}
 """The plain form does not say how wide a column was."""
@@ -55,3 +58,8 @@ def test_files_name_their_part() -> None:
         zip(MACHINE_PARTS, MACHINE_PARTS)
     )
     assert isinstance(CODEC, Vectors)
+
+
+@pytest.mark.parametrize("name", [case["id"] for case in LAYOUT.cases])
+def test_layout(name: str) -> None:
+    judged(check_layout(translate, LAYOUT, only=[name]))

@@ -24,12 +24,12 @@ from kvxfer_cuda.driver import CudaError, Driver
 
 SLOTS: Final = 8
 SLOT_RANGES: Final = 16384
-LAUNCH_BYTES_MAX: Final = 256 << 20
-"""Of one launch: under a millisecond over NVLink."""
 READ_FROM_HOST_MAX: Final = 64
 """Columns of so few ranges are not worth a copy to the device before the kernel."""
 THREADS: Final = 512
 PIECE_BYTES_MIN: Final = 16 << 10
+PIECE_BYTES_MAX: Final = 64 << 10
+"""Bounds a launch, too: 1 GiB, about 3 ms over NVLink."""
 _SLOT_BYTES: Final = 3 * 8 * SLOT_RANGES
 
 
@@ -42,8 +42,6 @@ class Job:
     src: U64
     dst: U64
     length: U64
-    ends: U64
-    """Bytes up to and with each range."""
     launched: int = 0
     running: int = 0
     stopped: bool = False
@@ -98,15 +96,18 @@ class Copier:
     def add(self, request: int, peer: int, src: U64, dst: U64, length: U64) -> Job:
         """Queue the ranges; `start` hands them over."""
         src, dst, length = self._cut(src, dst, length)
-        job = Job(request, peer, src, dst, length, np.cumsum(length, dtype=np.uint64))
+        job = Job(request, peer, src, dst, length)
         self._waiting.append(job)
         return job
 
     def _cut(self, src: U64, dst: U64, length: U64) -> tuple[U64, U64, U64]:
         """Cut long ranges, so that every warp has work."""
         warps = self._blocks * (THREADS // 32)
-        piece = max(PIECE_BYTES_MIN, int(length.sum()) // (4 * warps)) & ~4095
-        if int(length.max()) <= piece:
+        longest = int(length.max())
+        if longest <= PIECE_BYTES_MIN:
+            return src, dst, length
+        piece = max(PIECE_BYTES_MIN, min(PIECE_BYTES_MAX, int(length.sum()) // (4 * warps))) & ~4095
+        if longest <= piece:
             return src, dst, length
         count = (length + np.uint64(piece - 1)) // np.uint64(piece)
         which = np.repeat(np.arange(len(length)), count.astype(np.int64))
@@ -126,9 +127,7 @@ class Copier:
 
     def _launch(self, job: Job) -> None:
         begin = job.launched
-        before = int(job.ends[begin - 1]) if begin else 0
-        by_bytes = int(np.searchsorted(job.ends, before + LAUNCH_BYTES_MAX, side="right"))
-        stop = max(begin + 1, min(by_bytes, begin + SLOT_RANGES, len(job.length)))
+        stop = min(begin + SLOT_RANGES, len(job.length))
         slot, count = self._free.pop(), stop - begin
         try:
             for row, column in enumerate((job.src, job.dst, job.length)):

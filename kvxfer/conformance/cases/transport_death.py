@@ -29,10 +29,10 @@ def _told(rig: Rig, peer: int, source: Region, target: Region) -> bool:
 
 def _all_end(rig: Rig, peer: int) -> None:
     """Every request of a ends; where the network cannot tell, at the latest after a fence."""
-    if rig.reaches(lambda: all(rig.a.ends.values())):
+    if rig.reaches(lambda: not rig.a.in_flight):
         return
     rig.a.call("fence_peer", peer)
-    rig.until(lambda: all(rig.a.ends.values()), "all requests end once the peer is fenced")
+    rig.until(lambda: not rig.a.in_flight, "all requests end once the peer is fenced")
     raise NonStrictError("requests end only once the peer is fenced: the renewal has to find it")
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from kvxfer.conformance.case import case, expect
 from kvxfer.conformance.rig import Rig, pattern
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
 from kvxfer.transport.faults import Drop, Fail, FaultPlan, Hold, Refuse, Stage
+from kvxfer.transport.ops import COMPLETION
 
 _SIZE: Final = 64 << 10
 _REFUSALS: Final = (
@@ -31,6 +34,7 @@ def full_queue(rig: Rig) -> None:
     source, target = rig.a.region(_SIZE), rig.b.region(_SIZE)
     peer = rig.connect()[0]
     wanted, refused = rig.rounds(4096, 100_000), 0
+    rig.a.records = np.zeros(1024, dtype=COMPLETION)
     for number in range(wanted):
         place = number * 64 % _SIZE
         status, _ = rig.a.post(peer, [source.base + place], [target.base + place], [64])

@@ -146,7 +146,7 @@ def reads_under_load(rig: Rig) -> None:
     size = _LANES * _LANE_BYTES
     local, remote = rig.a.region(size), rig.b.region(size)
     peer = rig.connect()[0]
-    rounds = rig.rounds(200, 5000)
+    rounds = rig.rounds(200, 2000)
     for number in range(rounds):
         data = pattern(number, size)
         remote.fill(data)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import select
-
 from kvxfer.conformance.case import case, expect
 from kvxfer.conformance.rig import Rig
 from kvxfer.transport.caps import Caps
@@ -17,10 +15,11 @@ from kvxfer.transport.caps import Caps
 def wakes_up(rig: Rig) -> None:
     source, target = rig.a.region(4096), rig.b.region(4096)
     peer = rig.connect()[0]
-    fds = {side.name: side.must("wakeup_fd") for side in rig.sides}
+    sides = {side.name: side for side in rig.sides}
+    fds = {name: side.must("wakeup_fd") for name, side in sides.items()}
 
     def readable(name: str) -> bool:
-        return bool(select.select([fds[name]], [], [], 0)[0])
+        return sides[name].readable(fds[name])
 
     rig.settle()
     expect(not readable("a") and not readable("b"), "readable although nothing waits")

@@ -42,6 +42,7 @@ from kvxfer.core.messages import (
 from kvxfer.core.session import Session
 from kvxfer.limits import Limits, Timings
 from kvxfer.testing.duet import Duet
+from kvxfer.testing.walk import walk
 
 LONG_MS = 10_000_000
 P0, P1 = PeerKey("P", 0), PeerKey("P", 1)
@@ -217,17 +218,6 @@ def test_a_drain_ends_those_that_wait_for_another_ranks_link() -> None:
     assert tells(consumer) == ["Lost:DRAINING", "LetGo"]
 
 
-def test_a_drain_that_was_heard_before_the_last_link_came_up() -> None:
-    """The flag of the link counts when all links are up, not only the moment of the message."""
-    consumer = session(D0, Role.CONSUMER)
-    consumer.handle(register(P0, P1), 0)
-    consumer.poll()
-    link = dialled(consumer, 1, P0)
-    consumer.ctx.links[link].draining = True
-    dialled(consumer, 2, P1, life=8)
-    assert tells(consumer) == ["Lost:DRAINING", "LetGo"]
-
-
 def test_a_new_life_ends_what_hung_on_the_old_link() -> None:
     consumer = session(D0, Role.CONSUMER)
     dialled(consumer, 1, P0, life=7)
@@ -336,10 +326,15 @@ def test_tables_that_are_full_refuse() -> None:
     assert [type(m) for m in sent(producer)] == [GrantAck, Gone]
 
 
-def test_expect_while_shutting_down_is_nothing() -> None:
+def test_what_comes_to_a_producer_while_shutting_down_is_refused() -> None:
+    """[P1]"""
     producer = serving()
+    link = called(producer, 1, D0)
     producer.shut_down(0)
     producer.handle(ev.Expect(transfer_id=T), 0)
+    producer.poll()
+    producer.receive(link, grant(), 0)
+    assert [m.reason for m in sent(producer)] == [Reason.SHUTDOWN]
     assert producer.live() == 0
 
 
@@ -512,3 +507,37 @@ def test_bits_that_nobody_knows_are_nothing() -> None:
     (link,) = duet.consumer.ctx.links.values()
     assert link.features == FEATURES
     assert cable.open_at_producer
+
+
+@pytest.mark.parametrize("seeds", [range(150), range(9_000, 9_150)])
+def test_every_index_is_empty_when_the_tables_are(seeds: range) -> None:
+    """[L1] What finds transfers by peer, link or name ends with them."""
+    for seed in seeds:
+        duet = walk(seed)
+        for one in (duet.consumer, duet.producer):
+            consumer, producer = one.consumer, one.producer
+            left = (
+                consumer._by_peer,
+                consumer._by_transfer,
+                consumer.fencing.by_peer,
+                consumer.fencing.quarantined,
+                producer.attempts._by_link,
+                producer.attempts._by_transfer,
+                producer.attempts.parts_held,
+                producer.lenders.lent,
+                one.operations.table,
+                len(one.ctx.timers),
+            )
+            assert not any(left), (seed, left)
+
+
+def test_what_hangs_on_one_peer_is_found_without_the_others() -> None:
+    consumer = session(D0, Role.CONSUMER)
+    dialled(consumer, 1, P0)
+    dialled(consumer, 2, P1, life=8)
+    for n in range(50):
+        one = attrs.evolve(register(P1, tag=f"d{n}"), transfer_id=TransferId(f"u{n}"))
+        consumer.handle(one, 0)
+    consumer.handle(register(P0), 0)
+    assert len(consumer.consumer._at(P0)) == 1
+    assert len(consumer.consumer._at(P1)) == 50

@@ -175,6 +175,23 @@ def test_an_unproven_read_is_fenced_before_its_blocks_go() -> None:
     duet.quiesce()
 
 
+def test_a_quarantine_waits_for_its_own_fence_whatever_links_come_and_go() -> None:
+    """Time passes before the fence is answered; another link comes, and goes again."""
+    duet, cable = linked()
+    d, _, (first, second) = lent(duet, cable)
+    duet.reading.finish(first, done=False, quiet=False)
+    duet.reading.finish(second, done=False)
+    duet.advance(duet.timings.grant_lease_ms)
+    assert reader(duet).state is ReaderState.FENCING
+    duet.fence(fenced=False)
+    other = duet.link_up()
+    duet.cut(other, consumer=True, producer=True)
+    assert reader(duet).state is ReaderState.QUARANTINED
+    assert told(duet, d) == ["Lost:TRANSPORT_FAILED"]
+    duet.quiesce()
+    assert told(duet, d)[-1] == "LetGo"
+
+
 def test_a_proven_fence_still_waits_for_reads_that_have_not_ended() -> None:
     duet, cable = linked()
     d, _, (first, second) = lent(duet, cable)

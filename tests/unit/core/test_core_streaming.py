@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from kvxfer.core import effects as fx
@@ -221,12 +222,14 @@ def test_an_unwanted_stream_ends_with_its_first_piece() -> None:
 def test_an_offer_of_pull_names_the_parts_that_are_new() -> None:
     duet, cable, _, p = granted(pull=True)
     seen = []
-    for count in (10, 10, 30):
-        duet.grow("t", p, token_count=count)
-        seen += [m.parts for m in cable.to_consumer if isinstance(m, Offer)]
+    for count, sealed in ((10, False), (10, False), (20, False), (35, True)):
+        duet.grow("t", p, token_count=count, sealed=sealed)
+        offers = [m for m in cable.to_consumer if isinstance(m, Offer)]
+        seen += [(m.parts, m.token_count) for m in offers]
         duet.deliver_all(cable)
     parts = duet.parts()
-    assert seen == [parts[:1], parts[1:]]
+    # Of how many tokens the whole is, is known at the seal only.
+    assert seen == [(parts[:1], 0), (parts[1:2], 0), (parts[2:], 35)]
     duet.quiesce()
 
 
@@ -278,6 +281,11 @@ def test_growth_by_layers_queues_the_parts_that_are_cut_so() -> None:
         layers_final=4,
     )
     duet.producer.handle(ahead, duet.now_ms)
+    duet.settle()
+    assert begun(duet) == [cells[0]]
+    # Layers without the tokens that they are of say nothing.
+    vague = attrs.evolve(ahead, token_ahead=0, layers_final=8)
+    duet.producer.handle(vague, duet.now_ms)
     duet.settle()
     assert begun(duet) == [cells[0]]
     duet.grow("t", p, token_count=10, sealed=True)

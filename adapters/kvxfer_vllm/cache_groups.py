@@ -1,0 +1,133 @@
+"""What vLLM's cache configuration says about each group, in this library's words.
+
+Owns the reading of KVCacheConfig and its specs, by the names of their classes. Imports
+neither vLLM nor torch. Invariant: a spec that is not known here is refused by its name;
+it is never described as something that it resembles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from kvxfer.errors import LayoutMismatch
+from kvxfer.layout.geometry import GroupKind
+
+
+@attrs.frozen(kw_only=True)
+class StateTensor:
+    """One tensor of a state page, e.g. the convolution's or the recurrence's part."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    content_bytes: int
+
+
+@attrs.frozen(kw_only=True)
+class CacheGroup:
+    """One group of layers that share a block table."""
+
+    layers: tuple[str, ...]
+    tokens_per_block: int
+    manager_blocks: int
+    name: str = "attention"
+    kind: GroupKind = GroupKind.FULL
+    tokens_per_state: int = 1
+    reach: int | None = None
+    """Tokens before the end that are still needed; None: all of them."""
+    states: tuple[StateTensor, ...] = ()
+    """The parts of a page, in order, where the group holds states."""
+
+
+def cache_groups(kv_cache_config: Any) -> tuple[CacheGroup, ...]:
+    """All groups that vLLM would transfer, in its order.
+
+    Raises LayoutMismatch naming the kind of cache that has no description.
+    """
+    groups = kv_cache_config.transfer_groups
+    if not groups:
+        raise LayoutMismatch("the model has no cache group to transfer")
+    return tuple(
+        _group(group, f"{index}", kv_cache_config.num_blocks) for index, group in enumerate(groups)
+    )
+
+
+def cache_group(kv_cache_config: Any) -> CacheGroup:
+    """The one group of a model that the scheduler side serves; refuse other models.
+
+    Raises LayoutMismatch with the kind of cache that is not served.
+    """
+    groups = kv_cache_config.transfer_groups
+    kinds = [type(group.kv_cache_spec).__name__ for group in groups]
+    if kinds != ["FullAttentionSpec"] or len(kv_cache_config.kv_cache_groups) != 1:
+        raise LayoutMismatch(
+            f"the model has cache groups {kinds or 'none'}: this version of kvxfer_vllm serves "
+            "models with one full-attention group"
+        )
+    if kv_cache_config.needs_kv_cache_zeroing:
+        raise LayoutMismatch("the cache needs zeroed blocks: not served by this version")
+    return attrs.evolve(cache_groups(kv_cache_config)[0], name="attention")
+
+
+def _group(group: Any, number: str, manager_blocks: int) -> CacheGroup:
+    spec = group.kv_cache_spec
+    name = type(spec).__name__
+    plain = CacheGroup(
+        name=number,
+        layers=tuple(group.layer_names),
+        tokens_per_block=spec.block_size,
+        manager_blocks=manager_blocks,
+    )
+    if name in ("FullAttentionSpec", "MLAAttentionSpec"):
+        latent = name == "MLAAttentionSpec"
+        kind = GroupKind.LATENT if latent else GroupKind.FULL
+        return attrs.evolve(
+            plain,
+            name=f"{kind.name.lower()}.{number}",
+            kind=kind,
+            tokens_per_state=_whole_tokens(spec),
+        )
+    if name in ("SlidingWindowSpec", "SlidingWindowMLASpec"):
+        return attrs.evolve(
+            plain,
+            name=f"window.{number}",
+            kind=GroupKind.WINDOW,
+            tokens_per_state=_whole_tokens(spec),
+            # The last token of a loaded prompt is computed again: it looks back at
+            # sliding_window - 1 tokens before itself.
+            reach=spec.sliding_window + spec.extra_retained_tokens,
+        )
+    if name == "MambaSpec":
+        return attrs.evolve(
+            plain,
+            name=f"state.{number}",
+            kind=GroupKind.STATE,
+            tokens_per_state=spec.block_size,
+            reach=1,
+            states=_states(spec),
+        )
+    raise LayoutMismatch(f"cache group {number} is a {name}: no description for this kind of cache")
+
+
+def _whole_tokens(spec: Any) -> int:
+    tokens = spec.tokens_per_state
+    if int(tokens) != tokens or tokens < 1:
+        raise LayoutMismatch(f"a cache slot stands for {tokens} tokens: not a whole number")
+    return int(tokens)
+
+
+def _states(spec: Any) -> tuple[StateTensor, ...]:
+    found = []
+    for shape, dtype in zip(spec.shapes, spec.dtypes, strict=True):
+        count = 1
+        for length in shape:
+            count *= length
+        found.append(
+            StateTensor(
+                dtype=str(dtype).removeprefix("torch."),
+                shape=tuple(shape),
+                content_bytes=count * dtype.itemsize,
+            )
+        )
+    return tuple(found)
