@@ -19,8 +19,10 @@ BY_NAME = {path.stem: path for path in CORPUS}
 def test_the_corpus_is_what_its_script_makes_and_what_was_found() -> None:
     built = make_corpus.build()
     kept = {name: path.read_bytes() for name, path in BY_NAME.items()}
-    assert {n: d for n, d in kept.items() if not n.startswith("found-")} == built
-    assert len(built) > 250
+    stale = {n for n in built.keys() | kept.keys() if not n.startswith("found-")}
+    stale = {n for n in stale if built.get(n) != kept.get(n)}
+    assert stale == set(), "run python tests/fuzz/make_corpus.py"
+    assert len(built) > 200
     assert max(map(len, kept.values())) <= 4096
 
 
@@ -36,6 +38,6 @@ def test_byte_by_byte_is_the_same(name: str) -> None:
     fuzz_session.run(bytes(whole))
 
 
-@pytest.mark.parametrize("name", [n for n in BY_NAME if not n.startswith("vector-")])
+@pytest.mark.parametrize("name", BY_NAME)
 def test_input_between_two_agents_harms_neither(name: str) -> None:
     fuzz_rig.run(BY_NAME[name].read_bytes())
