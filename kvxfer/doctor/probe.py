@@ -34,6 +34,9 @@ class Trial:
     caps: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
+    def with_findings(self, *findings: Finding) -> Trial:
+        return attrs.evolve(self, findings=findings)
+
 
 def attempt(found: Found) -> Trial:
     """Try `found` in a child process, for at most TRIAL_S_MAX seconds."""
@@ -51,6 +54,14 @@ def attempt(found: Found) -> Trial:
         text = f"the process that opened it ended with {done.returncode}: {done.stderr[-300:]}"
         return _failed(found, text, "a crash of its library: another version of it may not")
     answer = json.loads(lines[-1])
+    if answer["needs_options"]:
+        finding = Finding(
+            level=Level.NOTE,
+            subject=found.name,
+            text=f"opens with its own options only: {answer['error']}",
+            fix="give them where you choose the transport (`kvxfer conform --options` tries them)",
+        )
+        return _failed(found, answer["error"], finding.fix).with_findings(finding)
     if answer["error"]:
         return _failed(found, answer["error"], "see the text")
     return Trial(
@@ -78,15 +89,17 @@ def trial_here(name: str) -> dict[str, Any]:
     try:
         ops = open_transport(name)
         status, session = ops.open({})
+        needs_options = status == Status.OP_INVALID
         error = "" if status == Status.OK else f"{status.name}: {ops.last_error(session)}"
         caps = Caps(0) if error else ops.caps(session)
         if not error:
             ops.close(session)
         found = list(descriptor_of(name).diagnose())
     except KvxferError as fault:
-        error, caps, found = str(fault), Caps(0), []
+        error, caps, found, needs_options = str(fault), Caps(0), [], False
     return {
         "error": error,
+        "needs_options": needs_options,
         "caps": [flag.name for flag in Caps if flag in caps],
         "findings": [attrs.asdict(one) | {"level": one.level.value} for one in found],
     }

@@ -118,7 +118,7 @@ def opened(path: str, **options: object) -> int:
 @pytest.mark.parametrize(
     ("options", "status", "words"),
     [
-        ({}, Status.LIBRARY_MISSING, "must be the path"),
+        ({}, Status.OP_INVALID, "must be the path"),
         ({"library": 7}, Status.OP_INVALID, "must be the path"),
         ({"library": "/nowhere/at/all.so"}, Status.LIBRARY_MISSING, "/nowhere/at/all.so"),
         ({"library": __file__}, Status.LIBRARY_MISSING, "test_capi_library"),

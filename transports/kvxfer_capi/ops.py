@@ -60,7 +60,7 @@ def _opened(options: dict[str, Any]) -> Session:
     path = options.pop(LIBRARY, None)
     if not isinstance(path, str):
         text = f"option {LIBRARY} = {path!r}: must be the path of a shared library"
-        raise Refused(Status.LIBRARY_MISSING if path is None else Status.OP_INVALID, text)
+        raise Refused(Status.OP_INVALID, text)
     library = _library(path)
     texts = [(str(name).encode(), str(value).encode()) for name, value in options.items()]
     given = (Option * len(texts))(*(Option(*pair) for pair in texts))

@@ -151,3 +151,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad.write_text("{}")
     assert CliRunner().invoke(main, ["doctor", str(bad)]).exit_code == 2
     assert CliRunner().invoke(main, ["doctor", *[str(there)] * 3]).exit_code == 2
+
+
+def test_a_transport_that_wants_options_is_no_problem() -> None:
+    found = attempt(_found("capi"))
+    assert not found.works
+    (note,) = found.findings
+    assert note.level is Level.NOTE
+    assert "library" in note.text
