@@ -2,7 +2,8 @@
 
 Each file is an input of `fuzz_rig.run`: way, size of the pieces, bytes. Messages of
 every type with the header that M's links have, and the vectors of spec/vectors,
-damaged (whole, they have a test of their own). Files named `found-*` come from fuzzing and are never removed.
+damaged (whole, they have a test of their own). Files named `found-*` come from fuzzing
+and are never removed.
 """
 
 from __future__ import annotations
