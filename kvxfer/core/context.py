@@ -55,6 +55,8 @@ class Context:
     """Shutting down: what is asked from now on is refused (P1)."""
     draining: bool = False
     """Nothing new is taken in; what is there is finished."""
+    drained: bool = False
+    """All that was there has ended, and the engine is told."""
     out: list[Effect] = attrs.field(factory=list)
     timers: Timers = attrs.field(factory=Timers)
     counters: Counter[str] = attrs.field(factory=Counter)

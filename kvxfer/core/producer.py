@@ -77,6 +77,9 @@ class Producer:
         if self.ctx.closing or self.ctx.draining:
             # A source is something new: an agent that has said that it is drained stays empty.
             return
+        if self.ctx.draining and not self.attempts.of_transfer(event.transfer_id):
+            # Nobody can come for it any more; its offer ends at once.
+            return
         if event.transfer_id in self.sources:
             self.ctx.counters["refused"] += 1
             return

@@ -74,7 +74,6 @@ class Session:
     operations: Operations = attrs.field(init=False)
     consumer: Consumer = attrs.field(init=False)
     producer: Producer = attrs.field(init=False)
-    _told_drained: bool = False
     _handshakes: dict[LinkId, Handshake] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -297,8 +296,8 @@ class Session:
 
     def poll(self) -> list[Effect]:
         """Take the ordered batch of effects since the last call."""
-        if self.ctx.draining and not self._told_drained and not self.live():
-            self._told_drained = True
+        if self.ctx.draining and not self.ctx.drained and not self.live():
+            self.ctx.drained = True
             self.ctx.emit(TellDrained())
         batch, self.ctx.out = self.ctx.out, []
         return batch

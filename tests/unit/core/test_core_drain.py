@@ -119,6 +119,32 @@ def test_a_draining_consumer_registers_nothing_and_finishes_what_it_has() -> Non
     assert duet.drained == {"D"}
 
 
+def test_nothing_begins_once_an_agent_is_drained() -> None:
+    """An engine that has not taken the news yet goes on saying things."""
+    duet, _ = linked()
+    for side in ("P", "D"):
+        duet.drain(side)
+    duet.expect("t")
+    duet.decline("u")
+    assert (duet.producer.live(), duet.consumer.live()) == (0, 0)
+    p = duet.offer("t")
+    assert told(duet, p) == ["Unsent:DRAINING"]
+
+
+def test_a_prefill_is_announced_while_draining_only_to_who_has_come() -> None:
+    duet, cable = linked()
+    d = duet.register("t", deadline_ms=LONG_MS)
+    duet.deliver_all(cable)
+    duet.drain("P")
+    duet.expect("t")
+    duet.expect("u")
+    assert set(duet.producer.producer.sources) == {"t"}
+    duet.cancel("t", d)
+    duet.deliver_all(cable)
+    duet.withdraw("t")
+    assert duet.drained == {"P"}
+
+
 def test_drain_twice_is_drain_once() -> None:
     duet, cable = linked()
     duet.drain("P")
