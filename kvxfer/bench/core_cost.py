@@ -52,6 +52,8 @@ class Memory:
     """Per live registration at D that has been granted."""
     producer_bytes: float
     """Per parked grant at P, its block table of 256 blocks included."""
+    table_bytes: float
+    """Of each of these, the block table alone."""
     ended_bytes: float
     """Per ended transfer, both sides together: what is remembered so that nothing revives it."""
 
@@ -223,6 +225,7 @@ def _memory(live: int) -> Memory:
         live=live,
         consumer_bytes=_consumer_bytes(live),
         producer_bytes=_producer_bytes(live),
+        table_bytes=_table_bytes(live),
         ended_bytes=_ended_bytes(live),
     )
 
@@ -282,6 +285,11 @@ def _producer_bytes(live: int) -> float:
     grown = _grown(fill)
     assert one.live() == live
     return grown / live
+
+
+def _table_bytes(count: int) -> float:
+    kept: list[tuple[BlockRuns, ...]] = []
+    return _grown(lambda: kept.extend(_own_tables() for _ in range(count))) / count
 
 
 def _ended_bytes(count: int) -> float:

@@ -65,6 +65,7 @@ def core_command(live_max: int, transfers: int, rounds: int, as_json: bool) -> N
     console.print(
         f"an event at {cost.rows[-1].live} live costs {cost.growth:.2f} times that at "
         f"{cost.rows[0].live}; bytes per live transfer: {memory.consumer_bytes:.0f} at D, "
-        f"{memory.producer_bytes:.0f} at P; remembered of an ended one: {memory.ended_bytes:.0f}",
+        f"{memory.producer_bytes:.0f} at P, {memory.table_bytes:.0f} of each its block table of "
+        f"256 blocks; remembered of an ended one: {memory.ended_bytes:.0f}",
         highlight=False,
     )

@@ -74,8 +74,7 @@ class Producer:
     # --- from the engine ---
 
     def expect(self, event: Expect) -> None:
-        if self.ctx.closing or self.ctx.draining:
-            # A source is something new: an agent that has said that it is drained stays empty.
+        if self.ctx.closing:
             return
         if self.ctx.draining and not self.attempts.of_transfer(event.transfer_id):
             # Nobody can come for it any more; its offer ends at once.

@@ -26,7 +26,10 @@ class History:
         self.records.append((at_us, where, what, transfer, more))
 
     def digest(self) -> str:
-        return hashlib.blake2b(repr(self.records).encode(), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(digest_size=16)
+        for record in self.records:
+            digest.update(repr(record).encode())
+        return digest.hexdigest()
 
     def transcript(self, transfer: str, lines_max: int = TRANSCRIPT_LINES) -> str:
         """The last things that happened to one transfer, and to the world meanwhile."""
