@@ -10,9 +10,8 @@ from typing import Any
 import attrs
 
 from kvxfer.core.edges import EdgeSide
-from kvxfer.core.producer import Producer
+from kvxfer.core.lenders import Lenders
 from kvxfer.core.readers import Readers
-from kvxfer.core.sends import Loan
 from kvxfer.core.tables import (
     LOAN,
     READER,
@@ -68,9 +67,9 @@ def _assumes_quiet(original: Any) -> Any:
     return op_ended
 
 
-def _loans_do_not_pin(original: Any) -> Any:
-    def reads(self: Any, served: Any) -> bool:
-        return not isinstance(served, Loan) and bool(original(self, served))
+def _loans_do_not_pin(_original: Any) -> Any:
+    def reads(_self: Any, _loan: Any) -> bool:
+        return False
 
     return reads
 
@@ -137,6 +136,6 @@ READING = (
         about="P looks for its own operations only before it frees a source",
         invariants=("C3",),
         configs=("pull-cut",),
-        plant=method(Producer, "_reads", _loans_do_not_pin),
+        plant=method(Lenders, "reads", _loans_do_not_pin),
     ),
 )
