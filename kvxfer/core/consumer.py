@@ -111,7 +111,7 @@ class Consumer:
         """Why a registration cannot be taken, or NONE."""
         if self.ctx.closing:
             return Reason.SHUTDOWN
-        if self.ctx.drained or (self.ctx.draining and not event.silent):
+        if self.ctx.draining and not event.silent:
             return Reason.DRAINING
         live = [reg for reg in self._of_transfer(event.transfer_id) if not reg.silent]
         if any(reg.state is RequestState.WAITING for reg in live):

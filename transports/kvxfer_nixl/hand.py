@@ -71,6 +71,7 @@ class Hand:
     def __init__(self, agent: NixlAgent) -> None:
         self.name = agent.name
         self._agent: NixlAgent | None = agent
+        self._theirs: tuple[bytes, str] | None = None
         self._todo: deque[Callable[[NixlAgent], None]] = deque()
         self._wake = threading.Condition()
         self._returned: deque[Ticket] = deque()
@@ -101,8 +102,12 @@ class Hand:
         return self._agent.metadata()
 
     def connect(self, metadata: bytes, name: str) -> None:
-        """Learn how to reach `name`; may take as long as that side is busy, hence behind us."""
-        self._do(lambda agent: agent.connect(metadata, name))
+        """Note how to reach `name`. The link is made before the first thing that is sent.
+
+        Making it waits for the other side, and for ever where that side goes away meanwhile;
+        who only receives never needs it.
+        """
+        self._theirs = (metadata, name)
 
     # Operations.
 
@@ -128,7 +133,7 @@ class Hand:
 
     def notify(self, payload: bytes) -> None:
         self._look()
-        self._do(lambda agent: agent.notify(payload))
+        self._do(lambda agent: self._linked(agent).notify(payload))
 
     def collect(self) -> dict[str, list[bytes]]:
         self._look()
@@ -232,7 +237,7 @@ class Hand:
 
     def _start(self, agent: NixlAgent, ticket: Ticket) -> None:
         try:
-            ticket.native = agent.prepare(
+            ticket.native = self._linked(agent).prepare(
                 ticket.operation, ticket.columns, ticket.notify, ticket.places
             )
             state = agent.post(ticket.native)
@@ -242,6 +247,11 @@ class Hand:
         if state == "PROC":
             self._open.append(ticket)
         ticket.state = state
+
+    def _linked(self, agent: NixlAgent) -> NixlAgent:
+        if not agent.remote and self._theirs is not None:
+            agent.connect(*self._theirs)
+        return agent
 
     def _advance(self, ticket: Ticket, agent: NixlAgent) -> None:
         try:

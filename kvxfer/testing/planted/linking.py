@@ -95,7 +95,7 @@ def _takes_while_draining(original: Any) -> Any:
 def _never_drained(original: Any) -> Any:
     def drain(self: Any) -> None:
         original(self)
-        self._told_drained = True
+        self.ctx.drained = True
 
     return drain
 

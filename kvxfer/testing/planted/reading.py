@@ -67,6 +67,13 @@ def _assumes_quiet(original: Any) -> Any:
     return op_ended
 
 
+def _loans_do_not_pin(_original: Any) -> Any:
+    def reads(_self: Any, _loan: Any) -> bool:
+        return False
+
+    return reads
+
+
 READING = (
     Fault(
         name="READ counts after the lease",
@@ -129,6 +136,6 @@ READING = (
         about="P looks for its own operations only before it frees a source",
         invariants=("C3",),
         configs=("pull-cut",),
-        plant=method(Lenders, "reads", lambda _original: lambda _self, _loan: False),
+        plant=method(Lenders, "reads", _loans_do_not_pin),
     ),
 )

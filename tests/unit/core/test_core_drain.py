@@ -125,7 +125,7 @@ def test_nothing_begins_once_an_agent_is_drained() -> None:
     for side in ("P", "D"):
         duet.drain(side)
     duet.expect("t")
-    duet.decline("u")
+    duet.register("u")
     assert (duet.producer.live(), duet.consumer.live()) == (0, 0)
     p = duet.offer("t")
     assert told(duet, p) == ["Unsent:DRAINING"]
