@@ -91,19 +91,23 @@ static void peer_wind_down(kvu_peer *p)
         op_drop_tail(p->queue);
     int idle = p->open == NULL && p->ready == NULL;
     uint64_t now = now_ns();
-    if (p->stop == FENCING && !p->asked) {
+    if (p->stop >= FENCING && !p->asked) {
         p->asked = 1;
         send_control(p, MSG_FENCE, 0);
     }
     if (idle && !p->bye_sent && p->stop >= FENCED_BY_PEER) {
         p->bye_sent = 1;
         send_control(p, MSG_BYE, 1);
-        if (p->stop != FENCING && p->close_at > now + BYE_NS)
-            p->close_at = now + BYE_NS; /* time for the message to leave */
+        /* Time for the message to leave, and for the other side to end what it has under way. */
+        uint64_t wait = p->stop == LEAVING && !p->quiet && !p->gone ? POLITE_NS : BYE_NS;
+        if (p->stop != FENCING && p->close_at > now + wait)
+            p->close_at = now + wait;
     }
     int answered = p->stop == FENCING && p->quiet && idle;
     /* Closing by force while writes over tcp are under way has crashed UCX: what the other side
      * or the system has ended already ends them too, so that is waited for, within bounds. */
+    answered = answered || (p->stop == LEAVING && p->quiet && p->bye_sent
+                            && now + POLITE_NS - BYE_NS >= p->close_at);
     if (now >= p->close_at || answered || (idle && p->stop == FAILED))
         close_endpoint(p);
     look_at_close(p);

@@ -269,7 +269,7 @@ int kvu_peer_fence(kvu_session *s, kvu_peer *p, int worker_is_proof, uint64_t wa
             peer_stop(p, FENCING, "is being fenced");
             if (worker_is_proof && !p->worker_is_proof) {
                 p->worker_is_proof = 1;
-                p->close_at = 0;
+                p->close_at = now_ns() + POLITE_NS;
             }
         }
         turn(s, PROGRESS_MAX);

@@ -38,6 +38,7 @@ enum {
 #define IDLE_SLEEP_MS 1000
 #define GRACE_NS 200000000ull
 #define BYE_NS 1000000ull
+#define POLITE_NS 20000000ull
 #define DROP_NS 10000000ull
 #define CLOSE_NS 300000000ull
 #define AM_ID 7
