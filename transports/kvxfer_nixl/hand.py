@@ -26,8 +26,8 @@ from kvxfer.transport.ops import U64
 from kvxfer_nixl.agent import NixlAgent, release
 from kvxfer_nixl.regions import Place
 
-CALL_S_MAX: Final = 5.0
-"""A native call that takes longer costs the link: the first post of a link takes up to 0.7 s."""
+CALL_S_MAX: Final = 20.0
+"""A native call that takes longer costs the link: making a link takes 0.7 s, and more on a busy host."""
 LEAVE_S_MAX: Final = 0.08
 """How long `destroy` waits for a call that is under way."""
 CAME_MAX: Final = 1024

@@ -41,7 +41,9 @@ def rig(shard: Shard) -> tuple[SimpleNamespace, RemotePeer]:
     one = np.ones(1, np.uint64)
     plan = SimpleNamespace(plan=lambda *_: Plan(one, one, one))
     peers = SimpleNamespace(
-        config=SimpleNamespace(shard=shard), geometry=lambda _remote, _edge: plan
+        config=SimpleNamespace(shard=shard),
+        geometry=lambda _remote, _edge: plan,
+        staging=lambda _remote, _edge: None,
     )
     return peers, remote
 
