@@ -85,7 +85,8 @@ class Loop:
                 self._nursery.start_soon(self._accept, listener)
             fd = self.pump.wakeup_fd()
             if fd is not None:
-                self._watched = True
+                # Where arrivals need our calls, a descriptor cannot speak of what did not arrive.
+                self._watched = not self.pump.drives_arrivals
                 self._nursery.start_soon(self._watch, fd)
             await self._turn_until(lambda: self._stopping)
             await self._shut_down()

@@ -256,6 +256,11 @@ class Pump:
             or session.producer.lenders.lent
         )
 
+    @property
+    def drives_arrivals(self) -> bool:
+        """True where what a peer writes lands only while we call into the transport (K-8.2.5)."""
+        return bool(self.ops.caps(self._transport) & Caps.TARGET_MUST_PROGRESS)
+
     def wakeup_fd(self) -> int | None:
         """What turns readable when the transport has something for us, where it has that."""
         if not self.ops.caps(self._transport) & Caps.WAKEUP_FD:

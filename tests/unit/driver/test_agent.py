@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import threading
 from collections import deque
@@ -41,6 +42,7 @@ from kvxfer.driver import (
 from kvxfer.driver.loop import Loop
 from kvxfer.errors import BadValue, LocalFault
 from kvxfer.layout.geometry import BlockTable
+from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
 from kvxfer.transport.hooks import without
 from kvxfer.transport.registry import open_transport
@@ -302,6 +304,31 @@ def test_a_transport_that_cannot_push_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("kvxfer.driver.agent.open_transport", lambda _name: weak)
     with pytest.raises(BadValue, match="NOTIFY_AFTER_VISIBLE"):
         Agent.start(config("D", Role.CONSUMER, new_memory()))
+
+
+def test_arrivals_that_need_our_calls_are_polled_for_beside_a_silent_descriptor(
+    monkeypatch: pytest.MonkeyPatch, start: Start
+) -> None:
+    """[K-8.2.5] A descriptor may be declared beside TARGET_MUST_PROGRESS, and say nothing."""
+    ops = open_transport("loopback")
+    silent, other_end = os.pipe()
+    lazy = attrs.evolve(
+        ops,
+        caps=lambda session: ops.caps(session) | Caps.TARGET_MUST_PROGRESS,
+        wakeup_fd=lambda _session: (Status.OK, silent),
+    )
+    monkeypatch.setattr("kvxfer.driver.agent.open_transport", lambda _name: lazy)
+    quick = Timings(transfer_deadline_ms=5_000, renew_ms=60_000)
+    p = start("P", Role.PRODUCER, 1, timings=quick)
+    d = start("D", Role.CONSUMER, timings=quick)
+    register(d, p, "t", 1)
+    until(lambda: p.agent.counters()["live"] == 1)
+    offer(p, "t", 2)
+    assert isinstance(d.collect(2)[0], Landed)
+    p.agent.close()
+    d.agent.close()
+    os.close(silent)
+    os.close(other_end)
 
 
 def test_what_nobody_foresaw_ends_one_transfer_not_the_thread(
