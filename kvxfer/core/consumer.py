@@ -64,7 +64,7 @@ class Consumer:
     fencing: FenceCount = attrs.field(factory=FenceCount)
     writers: Writers = attrs.field(init=False)
     readers: Readers = attrs.field(init=False)
-    _by_transfer: dict[TransferId, list[Registration]] = attrs.field(factory=dict)
+    _by_transfer: dict[TransferId, tuple[Registration, ...]] = attrs.field(factory=dict)
     _by_peer: dict[PeerKey, dict[AttemptKey, Registration]] = attrs.field(factory=dict)
     _attempts: Tombstones[TransferId, Attempt] = attrs.field(init=False)
 
@@ -97,7 +97,7 @@ class Consumer:
             initiator=Initiator.CONSUMER if pull else Initiator.PRODUCER,
         )
         self.registrations[key] = reg
-        self._by_transfer.setdefault(event.transfer_id, []).append(reg)
+        self._by_transfer[event.transfer_id] = (*self._of_transfer(event.transfer_id), reg)
         for peer in reg.edges:
             self._by_peer.setdefault(peer, {})[key] = reg
         self.ctx.counters["declined" if event.silent else "registered"] += 1
@@ -407,8 +407,10 @@ class Consumer:
             return
         if self.registrations.pop(reg.key, None) is None:
             return
-        others = self._by_transfer[reg.key.transfer_id]
-        others.remove(reg)
+        others = tuple(
+            other for other in self._of_transfer(reg.key.transfer_id) if other is not reg
+        )
+        self._by_transfer[reg.key.transfer_id] = others
         if not others:
             del self._by_transfer[reg.key.transfer_id]
         for peer in reg.edges:
@@ -421,8 +423,8 @@ class Consumer:
 
     # --- views ---
 
-    def _of_transfer(self, transfer_id: TransferId) -> list[Registration]:
-        return list(self._by_transfer.get(transfer_id, ()))
+    def _of_transfer(self, transfer_id: TransferId) -> tuple[Registration, ...]:
+        return self._by_transfer.get(transfer_id, ())
 
     def _side(self, edge: AnyEdge) -> EdgeMoves:
         return self.readers if isinstance(edge, ReadEdge) else self.writers

@@ -135,7 +135,7 @@ class _Writer:
 
     def _timers(self, item: Timers) -> Hashable:
         """Which fires next, and after how long: the heap's own order does not matter."""
-        live = sorted((at_ms, serial, key) for key, (at_ms, serial) in item._live.items())
+        live = sorted(item._live.values(), key=lambda entry: entry[:2])
         return tuple([(at_ms - self.now_ms, self.write(key)) for at_ms, _, key in live])
 
     def _tombstones(self, item: Tombstones[Any, Any]) -> Hashable:

@@ -94,8 +94,8 @@ class _Copier:
 
     def _timers(self, item: Timers) -> Timers:
         """Without the dead entries of its heap: they may name links that are no more."""
-        live = {self.copy(key): entry for key, entry in item._live.items()}
-        heap = [(at_ms, serial, key) for key, (at_ms, serial) in live.items()]
+        heap = [(at_ms, serial, self.copy(key)) for at_ms, serial, key in item._live.values()]
+        live = {entry[2]: entry for entry in heap}
         heapq.heapify(heap)
         new = self.made[id(item)] = Timers(heap=heap, live=live, serial=item._serial)
         return new
