@@ -27,7 +27,7 @@ from kvxfer_nixl.agent import NixlAgent, release
 from kvxfer_nixl.regions import Place
 
 CALL_S_MAX: Final = 20.0
-"""A native call that takes longer costs the link: making a link takes 0.7 s, and more on a busy host."""
+"""A native call that takes longer costs the link: making a link takes 0.7 s and more."""
 LEAVE_S_MAX: Final = 0.08
 """How long `destroy` waits for a call that is under way."""
 CAME_MAX: Final = 1024
