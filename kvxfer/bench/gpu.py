@@ -46,14 +46,14 @@ def run_gpu(
 
     Raises BadValue where there is no GPU, or `mib` or a transport is out of its bound.
     """
-    reason = cuda_is_here()
-    if reason:
-        raise BadValue("GPU", 0, f"at least one: {reason}")
     if not 1 <= mib <= MIB_MAX:
         raise BadValue("mib", mib, f"from 1 to {MIB_MAX}")
     unknown = sorted(set(transports) - PLUGINS.keys())
     if unknown:
         raise BadValue("transports", unknown, f"known are {', '.join(PLUGINS)}")
+    reason = cuda_is_here()
+    if reason:
+        raise BadValue("GPU", 0, f"at least one: {reason}")
     total = mib << 20
     links: dict[str, CudaLink] = {}
     cases = [_peer_copy(total)]

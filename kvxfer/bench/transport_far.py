@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import socket
 import sys
 import threading
@@ -87,10 +88,12 @@ class Far:
 
 def main() -> None:
     """Carry out commands until the link ends."""
+    # Ctrl-C reaches the whole process group; this process ends with its link.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     link = Connection(int(sys.argv[1]))
     far = Far(link.recv())
     link.send(far.about())
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, ConnectionError):
         while True:
             if link.poll(0):
                 name, args = link.recv()

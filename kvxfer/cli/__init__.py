@@ -1,10 +1,13 @@
 """The `kvxfer` command.
 
-Owns the command line and nothing else. Invariant: importing this module and
+Owns the command line and nothing else. Ctrl-C ends every command with exit status 130
+and no traceback. Invariant: importing this module and
 showing help loads neither numpy nor trio; each command loads what it runs.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
@@ -18,8 +21,21 @@ from kvxfer.cli.layout import layout_group
 from kvxfer.cli.sim import sim_command
 from kvxfer.cli.transports import transports_command
 
+EXIT_INTERRUPTED = 130
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Interruptible(click.Group):
+    """A group whose commands end with 130 on Ctrl-C, as a shell expects."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+@click.group(cls=_Interruptible, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kvxfer")
 def main() -> None:
     """Move KV caches from prefill to decode engines."""

@@ -28,7 +28,7 @@ bench_group.add_command(bench_gpu)
 
 @bench_group.command("layout", context_settings={"show_default": True})
 @click.option("--rounds", default=50, help="Samples per case.")
-@click.option("--seed", default=0, help="Draws the block ids.")
+@click.option("--seed", default=0, type=click.IntRange(min=0), help="Draws the block ids.")
 @click.option("--only", default="", help="Measure only cases whose name holds this text.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on stdout; the rest on stderr."

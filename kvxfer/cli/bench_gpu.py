@@ -15,9 +15,14 @@ from kvxfer.errors import BadValue
 
 
 @click.command("gpu", context_settings={"show_default": True})
-@click.option("--mib", default=256, help="MiB moved per sample.")
-@click.option("--rounds", default=9, help="Samples per row.")
-@click.option("--seed", default=0, help="Draws the bytes and the order of the blocks.")
+@click.option("--mib", default=256, type=click.IntRange(1, 8192), help="MiB moved per sample.")
+@click.option("--rounds", default=9, type=click.IntRange(1, 100_000), help="Samples per row.")
+@click.option(
+    "--seed",
+    default=0,
+    type=click.IntRange(min=0),
+    help="Draws the bytes and the order of the blocks.",
+)
 @click.option("--transport", "transports", multiple=True, help="Only these; repeatable.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on stdout; the rest on stderr."

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 @click.command("transport", context_settings={"show_default": True})
 @click.option("--rounds", default=15, help="Samples per row.")
-@click.option("--seed", default=0, help="Draws the bytes and the order of the target's blocks.")
+@click.option(
+    "--seed",
+    default=0,
+    type=click.IntRange(min=0),
+    help="Draws the bytes and the order of the target's blocks.",
+)
 @click.option("--only", multiple=True, help="Name of a row's subject, as 'raw ucx'; repeatable.")
 @click.option("--tls", default="", help="UCX_TLS for our UCX rows and the raw ones.")
 @click.option(

@@ -1,7 +1,8 @@
 """`kvxfer conform`: run the conformance cases on an installed transport.
 
 Owns the view and the exit status; the kit does the judging. Exit status: 0 where
-no case failed, 1 where one did, 2 where the transport cannot be used as asked.
+something was judged and no case failed, 1 where one did or every case is unsupported,
+2 where the transport cannot be used as asked.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def conform_command(
     from kvxfer.errors import KvxferError
 
     given = _options(options)
+    if junit is not None and not junit.absolute().parent.is_dir():
+        raise click.BadParameter(f"{junit}: no such folder", param_hint="--junit")
     try:
         report = _run(transport, given, as_json, run)
     except KvxferError as error:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 EXIT_DIFFERS = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 @click.command("demo", context_settings={"show_default": True})
@@ -79,11 +78,7 @@ def demo_command(
     """
     if timeline is not None and not timeline.absolute().parent.is_dir():
         raise click.BadParameter(f"{timeline}: no such folder", param_hint="--timeline")
-    try:
-        ctx.exit(_demo(timeline, as_json, values))
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        ctx.exit(EXIT_INTERRUPTED)
+    ctx.exit(_demo(timeline, as_json, values))
 
 
 def _demo(timeline: Path | None, as_json: bool, values: dict[str, Any]) -> int:

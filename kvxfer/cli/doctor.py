@@ -35,10 +35,12 @@ def doctor_command(reports: tuple[Path, ...], as_json: bool) -> None:
 
     if len(reports) > 2:
         raise click.UsageError(f"REPORTS: {len(reports)} files, at most 2")
-    try:
-        read = [read_report(path.read_text(encoding="utf-8")) for path in reports]
-    except BadValue as error:
-        raise click.UsageError(str(error)) from error
+    read = []
+    for path in reports:
+        try:
+            read.append(read_report(path.read_text(encoding="utf-8")))
+        except (BadValue, OSError, UnicodeDecodeError) as error:
+            raise click.UsageError(f"{path}: {error}") from error
     if len(read) == 2:
         found, plain = judge(*read), {}
     else:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kvxfer.testing.planted.hunt import Hunt
 
 EXIT_VIOLATION = 1
-EXIT_INTERRUPTED = 130
 
 
 @click.command("explore", context_settings={"show_default": True})
@@ -50,12 +49,25 @@ def explore_command(ctx: click.Context, /, as_json: bool, planted: bool, **value
     from rich.console import Console
 
     console = Console(file=sys.stderr if as_json else sys.stdout)
-    try:
-        status = (_planted if planted else _explore)(console, as_json, **values)
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        status = EXIT_INTERRUPTED
-    ctx.exit(status)
+    if planted:
+        _refuse_beside_planted(values)
+    ctx.exit(_planted(console, as_json) if planted else _explore(console, as_json, **values))
+
+
+def _refuse_beside_planted(values: dict[str, Any]) -> None:
+    """Each planted fault brings its own configurations and bounds."""
+    given = [
+        option
+        for name, option, unset in (
+            ("full", "--full", False),
+            ("names", "--config", ()),
+            ("states_max", "--states-max", None),
+            ("jobs", "--jobs", 1),
+        )
+        if values[name] != unset
+    ]
+    if given:
+        raise click.UsageError(f"--planted takes no {', '.join(given)}")
 
 
 def _explore(
@@ -107,11 +119,10 @@ def _show(console: Console, report: Report) -> None:
     )
 
 
-def _planted(console: Console, as_json: bool, **values: Any) -> int:
+def _planted(console: Console, as_json: bool) -> int:
     from kvxfer.testing.planted.catalogue import FAULTS
     from kvxfer.testing.planted.hunt import hunt, summary
 
-    del values
     hunts = []
     for fault in FAULTS:
         hunts.append(hunt(fault))

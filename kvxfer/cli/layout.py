@@ -16,6 +16,7 @@ import click
 if TYPE_CHECKING:
     from kvxfer.layout.geometry import Shard
 
+AT_LEAST_1 = click.IntRange(min=1)
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -28,13 +29,20 @@ def layout_group() -> None:
 @click.argument("producer", type=FILE)
 @click.argument("consumer", type=FILE)
 @click.option("--svg", type=FILE, help="Draw one block of the consumer into this file.")
-@click.option("--block", default=0, help="Which block of the request to draw.", show_default=True)
+@click.option(
+    "--block",
+    default=0,
+    type=click.IntRange(min=0),
+    help="Which block of the request to draw.",
+    show_default=True,
+)
 @click.option("--group", help="Which cache group to draw; the first one if left out.")
 @click.option("--rank", type=int, help="Which consumer rank to draw; the first in the file.")
 @click.option(
     "--staging",
     "staging_bytes",
     default=0,
+    type=click.IntRange(min=0),
     help="Bytes of a staging buffer that the producer has, for the choice of the way.",
 )
 @click.option(
@@ -101,14 +109,20 @@ def _draw(
 
 @layout_group.command("make", context_settings={"show_default": True})
 @click.option("--order", default="LBHNC", help="Axes from the outside in; P: planes.")
-@click.option("--tp", default=1, help="Ranks.")
-@click.option("--layers", default=4, help="Layers.")
-@click.option("--heads", default=8, help="KV heads of the model.")
-@click.option("--block-size", "block_tokens", default=16, help="Tokens per block.")
-@click.option("--blocks", default=64, help="Blocks in the pool.")
-@click.option("--content", "content_bytes", default=512, help="Bytes of one token and head.")
+@click.option("--tp", default=1, type=click.IntRange(1, 4096), help="Ranks.")
+@click.option("--layers", default=4, type=click.IntRange(1, 4096), help="Layers.")
+@click.option("--heads", default=8, type=AT_LEAST_1, help="KV heads of the model.")
+@click.option("--block-size", "block_tokens", default=16, type=AT_LEAST_1, help="Tokens per block.")
+@click.option("--blocks", default=64, type=AT_LEAST_1, help="Blocks in the pool.")
+@click.option(
+    "--content",
+    "content_bytes",
+    default=512,
+    type=AT_LEAST_1,
+    help="Bytes of one token and head.",
+)
 @click.option("--planes", default="kv", help="Names of the content planes, with commas.")
-@click.option("--base", default=1 << 44, help="Address of rank 0.")
+@click.option("--base", default=1 << 44, type=click.IntRange(min=0), help="Address of rank 0.")
 @click.pass_context
 def make_command(ctx: click.Context, /, base: int, planes: str, tp: int, **sizes: Any) -> None:
     """Print the descriptors of an engine whose cache is laid out in ORDER.

@@ -78,6 +78,7 @@ def check_transport(
     deadline_s: float = 10.0,
     settle_s: float = 0.05,
     long: bool = False,
+    name: str = "transport",
     on_result: Callable[[CaseResult], None] = lambda _result: None,
 ) -> Report:
     """Judge a transport against the rules of `kvxfer.transport.ops`.
@@ -88,14 +89,15 @@ def check_transport(
     can register (default: memory of this process). `only` names addresses of cases.
     `deadline_s` bounds each wait for something that must happen (sixfold in a long run),
     `settle_s` is how long to look for what must not. `long` runs more rounds and larger
-    sizes (minutes, and a few GiB of memory). `on_result` is told of each case as it ends.
+    sizes (minutes, and a few GiB of memory). `name` stands in the report where no pair
+    could be made; a pair's table gives its own. `on_result` is told of each case as it ends.
 
     Raises `BadValue` where `only` names an unknown case. What the subject does
     wrong is in the report, never raised.
     """
     limits = Limits(deadline_s=deadline_s, settle_s=settle_s, long=long)
     results = []
-    seen = _Seen()
+    seen = _Seen(subject=name)
     for case in _wanted(only):
         result = _run(case, make_far_pair if case.far else make_pair, memory_factory, limits, seen)
         results.append(result)
@@ -107,7 +109,7 @@ def check_transport(
 class _Seen:
     """What the pairs of a run say of themselves."""
 
-    subject: str = "transport"
+    subject: str
     caps: Caps = NO_CAPS
 
 

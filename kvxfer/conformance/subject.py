@@ -55,6 +55,7 @@ def check_installed(
         make_far_pair=far,
         only=only,
         long=long,
+        name=name,
         # Where everything happens in the kit's own polls nothing can show up by waiting.
         settle_s=0.0 if alone else _SETTLE_S,
         on_result=on_result,

@@ -32,6 +32,8 @@ GROUP = "kv"
 AXES = "LBHN"
 """Layer, block, head, slot; the content C is always innermost."""
 DEFAULT_ORDER = "LBHNC"
+POOL_BYTES_MAX = 1 << 30
+"""Of one engine. The demo runs on any laptop; a typing error must not fill its memory."""
 
 
 @attrs.frozen(kw_only=True)
@@ -51,6 +53,15 @@ class CacheShape:
             raise BadValue("block_tokens", self.block_tokens, "at least 1")
         if self.block_count < 1:
             raise BadValue("block_count", self.block_count, "at least 1")
+        tokens = self.block_count * self.block_tokens
+        pool_bytes = tokens * model.layers * model.heads * model.content_bytes
+        if pool_bytes > POOL_BYTES_MAX:
+            raise BadValue(
+                "pool_bytes",
+                pool_bytes,
+                f"at most {POOL_BYTES_MAX}: {self.block_count} blocks of {self.block_tokens} "
+                "tokens are too many; shorter prompts, smaller blocks or fewer requests at a time",
+            )
         if not 1 <= self.ranks <= model.heads:
             raise BadValue("ranks", self.ranks, f"1 to {model.heads}, the number of heads")
         if self.order[-1:] != "C" or sorted(self.order[:-1]) != sorted(AXES):

@@ -85,8 +85,8 @@ def _versions(name: str, here: Report, there: Report) -> Iterator[Finding]:
 
 
 def _between_hosts(name: str, here: Report, there: Report) -> Iterator[Finding]:
-    ours = {device.split()[-1] for device in here.host.rdma_devices}
-    theirs = {device.split()[-1] for device in there.host.rdma_devices}
+    ours = {device.rpartition(" ")[2] for device in here.host.rdma_devices}
+    theirs = {device.rpartition(" ")[2] for device in there.host.rdma_devices}
     if not ours & theirs:
         yield Finding(
             level=Level.NOTE,

@@ -15,6 +15,7 @@ import attrs
 from kvxfer.core.messages import VERSION_MAX, VERSION_MIN
 from kvxfer.doctor.host import Host, findings, look
 from kvxfer.doctor.probe import Trial, attempt
+from kvxfer.doctor.reading import build
 from kvxfer.errors import BadValue
 from kvxfer.transport.finding import Finding, Level
 from kvxfer.transport.registry import Found, available
@@ -58,29 +59,14 @@ def read_report(text: str) -> Report:
     """A report from its JSON. Raises BadValue where it is not one."""
     try:
         plain = json.loads(text)
-        form = plain["format"]
-        if form != FORMAT:
-            raise BadValue("format", form, f"this version reads {FORMAT}")
-        host: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in plain["host"].items()
-        }
-        return Report(
-            host=Host(**host),
-            protocol=(int(plain["protocol"][0]), int(plain["protocol"][1])),
-            trials=tuple(_trial(t) for t in plain["trials"]),
-            findings=tuple(_finding(f) for f in plain["findings"]),
-        )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise BadValue("report", text[:60], f"not the output of `doctor --json`: {error}") from None
-
-
-def _trial(plain: dict[str, Any]) -> Trial:
-    found = tuple(_finding(f) for f in plain["findings"])
-    return Trial(**plain | {"caps": tuple(plain["caps"]), "findings": found})
-
-
-def _finding(plain: dict[str, Any]) -> Finding:
-    return Finding(**plain | {"level": Level(plain["level"])})
+    except (ValueError, RecursionError) as error:
+        raise BadValue("report", text[:60], f"no JSON: {error}") from None
+    if not isinstance(plain, dict) or "format" not in plain:
+        raise BadValue("report", text[:60], "not the output of `doctor --json`: it has no format")
+    if plain.pop("format") != FORMAT:
+        raise BadValue("format", text[:60], f"this version reads {FORMAT}")
+    report: Report = build(Report, plain, "report")
+    return report
 
 
 def _plain(_instance: Any, _field: Any, value: Any) -> Any:

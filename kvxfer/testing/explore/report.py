@@ -6,7 +6,6 @@ a figure in the summary is one that a search counted or measured.
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from kvxfer.testing.explore.config import Config
 from kvxfer.testing.explore.configs import CONFIGS
 from kvxfer.testing.explore.search import Result, search
 from kvxfer.testing.explore.transcript import transcript
+from kvxfer.testing.workers import worker_pool
 
 FULL_STATES_MAX = 50_000
 """Where each configuration of a full exploration ends, if it was not exhausted before."""
@@ -110,5 +110,5 @@ def _results(configs: tuple[Config, ...], bound: int | None, jobs: int) -> Itera
     if jobs == 1:
         yield from map(run, configs)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with worker_pool(jobs) as pool:
         yield from pool.imap(run, configs)

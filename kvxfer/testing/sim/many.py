@@ -7,7 +7,6 @@ that of its seeds in their order, however many processes worked on them.
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ import attrs
 
 from kvxfer.testing.sim.agents import run_agents
 from kvxfer.testing.sim.run import Broken, SeedResult, run_seed
+from kvxfer.testing.workers import worker_pool
 
 WORLDS: dict[str, Callable[..., SeedResult]] = {"fast": run_seed, "agents": run_agents}
 """The two levels, by name."""
@@ -102,7 +102,7 @@ def _results(
     if jobs == 1:
         yield from map(one, seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with worker_pool(jobs) as pool:
         yield from pool.imap(one, seeds)
 
 

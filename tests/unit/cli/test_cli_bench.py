@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from kvxfer.cli import main
@@ -47,3 +48,20 @@ def test_options_out_of_bounds() -> None:
     )
     assert rounds.exit_code == 2
     assert "rounds = 0: from 1 to 100000" in rounds.output
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["layout", "--seed", "-1"], "-1 is not in the range x>=0"),
+        (["transport", "--seed", "-1"], "-1 is not in the range x>=0"),
+        (["gpu", "--seed", "-1"], "-1 is not in the range x>=0"),
+        (["gpu", "--mib", "0"], "0 is not in the range 1<=x<=8192"),
+        (["gpu", "--rounds", "0"], "0 is not in the range 1<=x<=100000"),
+        (["gpu", "--transport", "tachyon"], "known are cuda, ucx, nixl"),
+    ],
+)
+def test_options_are_judged_before_the_machine(words: list[str], told: str) -> None:
+    done = CliRunner().invoke(main, ["bench", *words])
+    assert done.exit_code == 2
+    assert told in done.stderr

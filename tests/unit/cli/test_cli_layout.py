@@ -72,3 +72,30 @@ def test_make_refuses_what_no_engine_has() -> None:
     assert done.exit_code == 2
     assert "order = 'PXYZ'" in done.output
     assert run("make", "--heads", "0").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--tp", "0"),
+        ("--tp", "4097"),
+        ("--layers", "0"),
+        ("--layers", "4097"),
+        ("--heads", "0"),
+        ("--block-size", "0"),
+        ("--blocks", "0"),
+        ("--content", "0"),
+        ("--base", "-1"),
+    ],
+)
+def test_make_names_the_option_that_is_out_of_its_bound(option: str, value: str) -> None:
+    done = run("make", option, value)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"'{option}': {value} is not in the range" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--staging", "--block"])
+def test_explain_refuses_negative_numbers(files: dict[str, str], option: str) -> None:
+    done = run("explain", files["p"], files["d"], option, "-1")
+    assert done.exit_code == 2
+    assert f"'{option}': -1 is not in the range x>=0" in done.stderr

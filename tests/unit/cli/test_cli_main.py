@@ -101,3 +101,56 @@ def test_conform_of_what_is_not_there_exits_2(arguments: list[str], words: str) 
     done = CliRunner().invoke(main, ["conform", *arguments])
     assert done.exit_code == 2
     assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["conform", "--transport", "loopback"],
+        ["sim"],
+        ["bench", "core"],
+        ["bench", "layout"],
+        ["explore"],
+        ["doctor"],
+    ],
+)
+def test_ctrl_c_ends_every_command_with_130(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_args: object, **_more: object) -> object:
+        raise KeyboardInterrupt
+
+    for place in (
+        "kvxfer.conformance.subject.check_installed",
+        "kvxfer.testing.sim.simulate",
+        "kvxfer.bench.core_cost.measure",
+        "kvxfer.bench.layout.run_layout",
+        "kvxfer.testing.explore.report.explore",
+        "kvxfer.doctor.report.examine",
+    ):
+        monkeypatch.setattr(place, interrupted)
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_a_report_without_a_folder_is_refused_before_the_first_case() -> None:
+    words = ["conform", "--transport", "loopback", "--junit", "/nowhere/at/all.xml"]
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "/nowhere/at/all.xml: no such folder" in done.stderr
+
+
+def test_a_run_in_which_nothing_could_be_judged_has_the_transports_name() -> None:
+    words = ["conform", "--transport", "loopback", "--across", "--only", "T1.1", "--json"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["transport"] == "loopback"
+
+
+@pytest.mark.parametrize(
+    "given", [["--full"], ["--config", "one"], ["--states-max", "9"], ["--jobs", "2"]]
+)
+def test_planted_refuses_what_it_would_not_heed(given: list[str]) -> None:
+    done = CliRunner().invoke(main, ["explore", "--planted", *given])
+    assert done.exit_code == 2
+    assert f"--planted takes no {given[0]}" in done.stderr

@@ -127,3 +127,8 @@ def test_a_bad_shape_is_named(fields: dict[str, object], field: str) -> None:
     with pytest.raises(BadValue) as caught:
         make(**fields)
     assert caught.value.field == field
+
+
+def test_a_pool_that_would_fill_the_machine_is_refused() -> None:
+    with pytest.raises(BadValue, match=r"pool_bytes = .*at most 1073741824"):
+        CacheShape(block_count=7, block_tokens=10_000_000).check(ModelShape())
