@@ -188,7 +188,8 @@ def test_a_prefill_that_never_comes(start: Start, mode: str) -> None:
 
 @both_modes
 def test_legs_of_two_prompts_are_refused(start: Start, mode: str) -> None:
-    p, d = start(mode)
+    # The offer stands for the right leg until its lease is over.
+    p, d = start(mode, offer_lease_ms=200)
     prefill, _ = legs(p)
     d.park(request(p.place, D_ID, PROMPT[::-1]), D_BLOCKS)
     computed(p, prefill)
