@@ -82,6 +82,7 @@ def test_one_bad_number_spoils_the_check(change: dict[str, Any]) -> None:
         {"mode": "pull", "kv_bytes_read": 4_096_000},
         {"mode": "push-stream", "streamed": 20},
         {"mode": "pull", "kv_bytes_read": None, "streamed": None},
+        {"recomputed_requests": None},
     ],
     ids=str,
 )

@@ -79,6 +79,7 @@ async def run_check(
     remains.append(await remains_of(pair))
     pair.end()
     prompt_tokens = sum(len(token_ids) for token_ids in prompts)
+    in_series = stack.mode.order == "pull"
     bytes_per_token = shape.kv_bytes_per_token(tuning.dtype)
     return CheckReport(
         connector=stack.name,
@@ -89,7 +90,7 @@ async def run_check(
         prompt_tokens=prompt_tokens,
         external_tokens=traffic.received.external_tokens,
         recomputed_tokens=traffic.received.local_tokens,
-        recomputed_requests=traffic.received.recomputed_requests,
+        recomputed_requests=None if in_series else traffic.received.recomputed_requests,
         kv_bytes_received=bytes_received(traffic.received, bytes_per_token),
         kv_bytes_expected=prompt_tokens * bytes_per_token,
         kv_bytes_read=traffic.received.bytes_read,

@@ -41,7 +41,8 @@ class CheckReport:
     external_tokens: int
     """Prompt tokens that D took from P."""
     recomputed_tokens: int
-    recomputed_requests: int
+    recomputed_requests: int | None
+    """None where legs run in series: vLLM then counts by P's prefix cache, not by D's work."""
     kv_bytes_received: int
     kv_bytes_expected: int
     """At the least: prompt tokens times bytes of KV per token."""
@@ -60,7 +61,8 @@ class CheckReport:
         return (
             0 < self.requests == self.identical
             and self.external_tokens == self.prompt_tokens
-            and self.recomputed_tokens == self.recomputed_requests == 0
+            and self.recomputed_tokens == 0
+            and self.recomputed_requests in (0, None)
             and self.kv_bytes_received >= self.kv_bytes_expected > 0
             and self.moved_as_asked
             and self.quarantined == self.leaked == 0
