@@ -43,6 +43,8 @@ class _Prefill:
     """Tokens offered so far while the prefill runs; 0: no stream is open."""
     halted: bool = False
     """A stream of it was ended by a preemption."""
+    announced: bool = True
+    """The producer's agent knows that an offer will come."""
 
     @property
     def request_id(self) -> str:
@@ -77,8 +79,8 @@ class Prefills:
 
     def begin(self, request: Any, transfer_id: TransferId) -> Expect:
         """A prefill has come."""
-        self._live[request.request_id] = _Prefill(request, transfer_id)
-        return Expect(request_id=request.request_id, transfer_id=transfer_id)
+        prefill = self._live[request.request_id] = _Prefill(request, transfer_id)
+        return _expect(prefill)
 
     def step(
         self,
@@ -96,8 +98,13 @@ class Prefills:
                 orders += self._preempt(prefill)
         for request_id in scheduled:
             prefill = self._live.get(request_id)
-            if prefill is not None and not prefill.halted:
+            if prefill is None:
+                continue
+            if not prefill.halted:
                 orders += self._advance(prefill, block_ids_of)
+            elif not prefill.announced:
+                prefill.announced = True
+                orders.append(_expect(prefill))
         return orders
 
     def finish(self, request: Any, block_ids: BlockIds) -> Finished | None:
@@ -134,7 +141,8 @@ class Prefills:
         if not prefill.streamed:
             return []
         halt = Halt(request_id=prefill.request_id, transfer_id=prefill.transfer_id, tag=prefill.tag)
-        prefill.streamed, prefill.halted = 0, True
+        # Announced again when it is computed again: nothing of the stream is open by then.
+        prefill.streamed, prefill.halted, prefill.announced = 0, True, False
         return [halt]
 
     def _advance(
@@ -238,6 +246,10 @@ class Prefills:
             "transfer_mode": self.settings.mode,
             TRANSFER_NAME_KEY: prefill.transfer_id,
         }
+
+
+def _expect(prefill: _Prefill) -> Expect:
+    return Expect(request_id=prefill.request_id, transfer_id=prefill.transfer_id)
 
 
 def table_of(first_token: int, block_ids: Sequence[int]) -> BlockTable:

@@ -14,8 +14,8 @@ from kvxfer.driver import Role
 PROMPT = list(range(500, 600))
 P_BLOCKS = [3, 1, 4, 11, 5, 9, 2]
 D_BLOCKS = [8, 6, 7, 10, 12, 13, 14]
-OTHER = "cmpl-other-0-0badcafe"
-P_ID, D_ID = "cmpl-x-0-0badcafe", "cmpl-x-0-12345678"
+OTHER_BLOCKS = list(range(BLOCKS - 7, BLOCKS))
+P_ID, D_ID, OTHER_ID = "cmpl-x-0-0badcafe", "cmpl-x-0-12345678", "cmpl-x-0-00000000"
 PRODUCE = {"do_remote_decode": True, "do_remote_prefill": False}
 PART = 2 * T
 
@@ -298,12 +298,12 @@ def test_a_preemption_in_mid_stream(
     p.compute(P_BLOCKS, 0, 64, seed=7)
     d.until(lambda: D_ID in d.received)
     assert D_ID in d.failed
-    # Computed again, it is offered whole, to whoever asks now.
-    again = computed(p, prefill)
-    late = request(again, OTHER, PROMPT)
-    d.park(late, list(range(BLOCKS - 7, BLOCKS)))
-    d.until(lambda: OTHER in d.received)
+    # Computed again, it is offered whole, to whoever asks from here on.
+    chunk(p, prefill, 0, 32)
+    d.park(request(p.place, OTHER_ID, PROMPT), OTHER_BLOCKS)
+    computed(p, prefill)
+    d.until(lambda: OTHER_ID in d.received)
     p.until(lambda: P_ID in p.sent)
-    assert OTHER not in d.failed
-    moved = d.tokens(list(range(BLOCKS - 7, BLOCKS)), len(PROMPT))
+    assert OTHER_ID not in d.failed
+    moved = d.tokens(OTHER_BLOCKS, len(PROMPT))
     assert (moved == p.tokens(P_BLOCKS, len(PROMPT))).all()

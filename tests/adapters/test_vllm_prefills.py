@@ -13,7 +13,7 @@ import pytest
 
 from kvxfer.driver import Initiator, Role
 from kvxfer_vllm.config import Settings
-from kvxfer_vllm.metadata import Abort, Extend, Halt, Order, Receive, Seal, Send, Stream
+from kvxfer_vllm.metadata import Abort, Expect, Extend, Halt, Order, Receive, Seal, Send, Stream
 from kvxfer_vllm.scheduler_side import SchedulerSide
 
 T, PART = 16, 32
@@ -191,7 +191,9 @@ def test_a_preempted_stream_is_halted_and_the_prefill_offered_whole_later() -> N
     (halt,) = engine.orders()
     assert isinstance(halt, Halt)
     assert (halt.request_id, halt.tag) == (ID, ID)
-    for tokens in (32, 32, 36):
+    # A decode leg that comes from here on waits for the new offer.
+    assert engine.step(32) == [Expect(request_id=ID, transfer_id=halt.transfer_id)]
+    for tokens in (32, 36):
         assert engine.step(tokens) == []
     held, orders = engine.finish()
     assert held
