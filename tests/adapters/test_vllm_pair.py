@@ -10,6 +10,7 @@ import pytest
 from vllm_loopback_pair import BLOCKS, DEADLINE_S, Engine, Status, T, request
 
 from kvxfer.driver import Role
+from kvxfer_vllm.ledger import Ledger
 
 PROMPT = list(range(500, 600))
 P_BLOCKS = [3, 1, 4, 11, 5, 9, 2]
@@ -197,6 +198,28 @@ def test_legs_of_two_prompts_are_refused(start: Start, mode: str) -> None:
     p.until(lambda: P_ID in p.sent)
     assert D_ID in d.failed
     assert not d.memory.any()
+
+
+@both_modes
+def test_a_prefill_engine_that_goes_fails_the_waiting_load(start: Start, mode: str) -> None:
+    p, d = start(mode)
+    _, decode = legs(p)
+    d.park(decode, D_BLOCKS)
+    p.close()
+    d.until(lambda: D_ID in d.received)
+    assert D_ID in d.failed
+
+
+@both_modes
+def test_a_decode_engine_that_goes_gives_the_blocks_back(start: Start, mode: str) -> None:
+    p, d = start(mode, offer_lease_ms=500)
+    prefill, decode = legs(p)
+    d.park(decode, D_BLOCKS)
+    d.worker.close()
+    computed(p, prefill)
+    p.until(lambda: P_ID in p.sent)
+    # Its ledger dies with the process; here it only has to be empty for the next check.
+    d.worker.ledger = Ledger()
 
 
 # --- streams ---

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from vllm_real_engine import PROMPT, Engine, write_config
 
+from kvxfer.driver import Initiator
+from kvxfer.errors import BadValue
+
 # Warnings of vLLM and torch are theirs to mend.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 pytest.importorskip("vllm")
@@ -69,6 +72,26 @@ def test_a_load_that_lands(consumer: Engine) -> None:
     consumer.step()
     assert consumer.free_blocks() == free
     assert not consumer.scheduler.connector.scheduler_side._consumers
+
+
+@pytest.mark.parametrize("name", ["NixlPullConnector", "KvxferPullConnector"])
+def test_a_pull_connector_asks_to_read(folder: Path, name: str) -> None:
+    engine = Engine(folder, "kv_consumer", "fail", name)
+    engine.add("cmpl-a-0-0badcafe", CONSUME)
+    (receive,), _, _ = engine.step()
+    assert receive.register.initiator is Initiator.CONSUMER
+
+
+def test_a_neutral_name_takes_the_mode_from_the_option(folder: Path) -> None:
+    engine = Engine(folder, "kv_consumer", "fail", "NixlConnector", mode="pull")
+    engine.add("cmpl-a-0-0badcafe", CONSUME)
+    (receive,), _, _ = engine.step()
+    assert receive.register.initiator is Initiator.CONSUMER
+
+
+def test_an_option_against_the_name_stops_the_start(folder: Path) -> None:
+    with pytest.raises(BadValue, match="mode"):
+        Engine(folder, "kv_consumer", "fail", "NixlPushConnector", mode="pull")
 
 
 def test_an_aborted_load_frees_its_blocks_only_after_the_report(consumer: Engine) -> None:
