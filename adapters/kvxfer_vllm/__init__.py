@@ -4,10 +4,8 @@ Owns the names that vLLM may ask for. Refuses to do anything at import: vLLM imp
 this package in the API server, in EngineCore and in every worker, so the connector
 module (which needs vLLM) is imported only when one of its classes is asked for.
 
-The classes differ in name only. All of them run the push protocol (the producer
-writes); legs in pull order are served by it too, since a consumer that registers
-late finds the producer's offer under its lease. A consumer that READs is not built
-yet, so the name `NixlPullConnector`, which promises it, is not exported.
+The classes differ in name and in who moves the data: the producer writes (push) or the
+consumer reads (pull). The consumer's class decides; a producer of either name serves both.
 """
 
 from __future__ import annotations
@@ -17,12 +15,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvxfer_vllm.connector import (
         KvxferConnector,
+        KvxferPullConnector,
         KvxferPushConnector,
         NixlConnector,
+        NixlPullConnector,
         NixlPushConnector,
     )
 
-__all__ = ["KvxferConnector", "KvxferPushConnector", "NixlConnector", "NixlPushConnector"]
+__all__ = [
+    "KvxferConnector",
+    "KvxferPullConnector",
+    "KvxferPushConnector",
+    "NixlConnector",
+    "NixlPullConnector",
+    "NixlPushConnector",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,11 +7,12 @@ what is missing is found at start and named; versions are never compared.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvxfer.errors import LocalFault
 from kvxfer_vllm.config import Settings, check_parallel, read_settings
+from kvxfer_vllm.prefills import BlockIds
 from kvxfer_vllm.stats import COUNTERS, GAUGES, KVXFER_PREFIX
 
 REQUIRED_HOOKS = (
@@ -32,8 +33,11 @@ def check_base(base: type) -> None:
         )
 
 
-def settings_of(vllm_config: Any) -> Settings:
-    """Read the adapter's settings out of a VllmConfig and vLLM's environment."""
+def settings_of(vllm_config: Any, named_mode: str) -> Settings:
+    """Read the adapter's settings out of a VllmConfig and vLLM's environment.
+
+    `named_mode` is what the connector's name promises, push, pull or nothing.
+    """
     from vllm import envs
 
     transfer = vllm_config.kv_transfer_config
@@ -49,7 +53,7 @@ def settings_of(vllm_config: Any) -> Settings:
             f"num_prefill_lookahead_tokens = {vllm_config.num_prefill_lookahead_tokens}: "
             "multi-module MTP drafting is not served by this version of kvxfer_vllm"
         )
-    return read_settings(
+    settings = read_settings(
         transfer.kv_connector_extra_config,
         engine_id=transfer.engine_id,
         kv_role=transfer.kv_role,
@@ -58,7 +62,36 @@ def settings_of(vllm_config: Any) -> Settings:
         port=envs.VLLM_NIXL_SIDE_CHANNEL_PORT,
         data_parallel_index=parallel.data_parallel_index,
         randomized_ids=not envs.VLLM_DISABLE_REQUEST_ID_RANDOMIZATION,
+        named_mode=named_mode,
+        step_tokens=_chunk_tokens_max(vllm_config.scheduler_config),
     )
+    if settings.stream_tokens:
+        _check_streaming()
+    return settings
+
+
+def _chunk_tokens_max(scheduler_config: Any) -> int:
+    """The most tokens of one prompt that a step computes."""
+    longest = int(scheduler_config.max_num_batched_tokens)
+    threshold = int(scheduler_config.long_prefill_token_threshold)
+    return min(longest, threshold) if threshold > 0 else longest
+
+
+def _check_streaming() -> None:
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    if not hasattr(SchedulerOutput, "kv_connector_block_state"):
+        raise LocalFault("stream: this vLLM does not show the blocks of a running request")
+
+
+def block_ids_of(scheduler_output: Any) -> Callable[[str], BlockIds | None]:
+    """Blocks of a request that this step computes; to be asked while the step is planned."""
+    state = getattr(scheduler_output, "kv_connector_block_state", None)
+    return state.get_block_ids if state is not None else _unknown
+
+
+def _unknown(_: str) -> None:
+    return None
 
 
 def has_packed_pages() -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from kvxfer.driver import Role
+from kvxfer.driver import Initiator, Role
 from kvxfer.errors import BadValue
 
 ROLES = {
@@ -21,6 +21,9 @@ ROLES = {
     "kv_consumer": Role.CONSUMER,
     "kv_both": Role.BOTH,
 }
+
+MODES = {"push": Initiator.PRODUCER, "pull": Initiator.CONSUMER}
+"""Who moves the data: P writes, or D reads."""
 
 DEADLINE_S = 60.0
 LEASE_S = 30.0
@@ -49,6 +52,21 @@ class Settings:
     """kv_load_failure_policy "fail": a load that fails ends its request."""
     randomized_ids: bool
     """vLLM appends random digits to request ids."""
+    mode: str = "push"
+    """One of MODES; D's counts. P serves both, whatever its own is."""
+    stream_tokens: int = 0
+    """P offers what is final while the prefill runs, in parts of so many tokens; 0: at its end."""
+
+    @property
+    def initiator(self) -> Initiator:
+        return MODES[self.mode]
+
+    def on_blocks(self, tokens_per_block: int) -> Settings:
+        """The same with parts of whole blocks: what is streamed must never be written again."""
+        if not self.stream_tokens:
+            return self
+        blocks = max(1, self.stream_tokens // tokens_per_block)
+        return attrs.evolve(self, stream_tokens=blocks * tokens_per_block)
 
 
 def read_settings(
@@ -61,11 +79,15 @@ def read_settings(
     port: int,
     data_parallel_index: int,
     randomized_ids: bool,
+    named_mode: str = "",
+    step_tokens: int = 0,
 ) -> Settings:
     """Read `kv_connector_extra_config` and the side-channel address.
 
     `push_registration_timeout` (in-tree key) and `kvxfer_deadline_s` (ours, stronger)
     are the consumer's deadline, `kv_lease_duration` the producer's lease, in seconds.
+    `named_mode` is what the connector's name promises, empty where it promises nothing;
+    `step_tokens` the longest chunk of a prefill.
 
     Raises BadValue with the key, the value and the bound.
     """
@@ -81,6 +103,10 @@ def read_settings(
     options = extra.get("transport_options", {})
     if not isinstance(options, Mapping):
         raise BadValue("transport_options", options, "an object")
+    check_digest = _flag(extra, "check_prompt_digest", True)
+    stream = _flag(extra, "stream", False)
+    if stream and not check_digest:
+        raise BadValue("stream", stream, "false where check_prompt_digest is false")
     return Settings(
         engine_id=engine_id,
         role=role,
@@ -90,10 +116,12 @@ def read_settings(
         transport_options=dict(options),
         offer_lease_ms=_seconds_to_ms(extra, "kv_lease_duration", LEASE_S),
         deadline_ms=_seconds_to_ms(extra, deadline_key, DEADLINE_S),
-        check_digest=_flag(extra, "check_prompt_digest", True),
+        check_digest=check_digest,
         allow_remote=_flag(extra, "allow_remote", False),
         fail_on_load_failure=failure_policy == "fail",
         randomized_ids=randomized_ids,
+        mode=_mode(extra, named_mode),
+        stream_tokens=step_tokens if stream else 0,
     )
 
 
@@ -105,6 +133,14 @@ def check_parallel(**sizes: int) -> None:
     for name, size in sizes.items():
         if size != 1:
             raise BadValue(name, size, "1: this version serves one worker per engine")
+
+
+def _mode(extra: Mapping[str, Any], named_mode: str) -> str:
+    mode = extra.get("mode", named_mode or "push")
+    allowed = (named_mode,) if named_mode else tuple(MODES)
+    if mode not in allowed:
+        raise BadValue("mode", mode, f"one of {allowed}, by the connector's name")
+    return str(mode)
 
 
 def _seconds_to_ms(extra: Mapping[str, Any], key: str, default_s: float) -> int:

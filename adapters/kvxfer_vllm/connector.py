@@ -28,15 +28,20 @@ from kvxfer_vllm.worker_side import WorkerSide
 
 
 class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
-    """Push connector: the consumer registers its blocks, the producer writes into them."""
+    """The consumer registers its blocks; the producer writes into them, or the consumer reads.
 
+    Which of the two, the option `mode` says, unless the name does (`named_mode`).
+    """
+
+    named_mode = ""
     _cache_hit_source = CacheHitSource.P2P
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         compat.check_base(KVConnectorBase_V1)
-        settings = compat.settings_of(vllm_config)
         group = cache_group(kv_cache_config, vllm_config.cache_config.cache_dtype)
+        settings = compat.settings_of(vllm_config, self.named_mode)
+        settings = settings.on_blocks(group.tokens_per_block)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -90,7 +95,12 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self.scheduler_side.after_alloc(request, blocks.get_block_ids(), num_external_tokens)
 
-    def build_connector_meta(self, scheduler_output: Any) -> StepOrders:  # noqa: ARG002
+    def build_connector_meta(self, scheduler_output: Any) -> StepOrders:
+        self.scheduler_side.follow_step(
+            scheduler_output.num_scheduled_tokens,
+            scheduler_output.preempted_req_ids or (),
+            compat.block_ids_of(scheduler_output),
+        )
         return self.scheduler_side.take_orders()
 
     def request_finished(
@@ -170,10 +180,22 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
 class KvxferPushConnector(KvxferConnector):
     """The same under a name that says the direction."""
 
+    named_mode = "push"
 
-class NixlPushConnector(KvxferConnector):
+
+class KvxferPullConnector(KvxferConnector):
+    """The same under a name that says the other direction."""
+
+    named_mode = "pull"
+
+
+class NixlPushConnector(KvxferPushConnector):
     """Drop-in name of vLLM's own push connector."""
 
 
+class NixlPullConnector(KvxferPullConnector):
+    """Drop-in name of vLLM's own pull connector."""
+
+
 class NixlConnector(KvxferConnector):
-    """Drop-in name that some routers key on. Data moves by push; legs may come in pull order."""
+    """Drop-in name that some routers key on. Push unless `mode` says pull; legs in any order."""

@@ -1,11 +1,11 @@
 """The worker's ledger: which request ids the scheduler waits for, and what became of them.
 
-Owns the open receives and sends, by vLLM's request id, which the agent echoes as the
-tag of every result. Knows neither vLLM nor the agent. Invariant (N1, N2): an id is
-reported exactly once, only if the scheduler asked for it, and a receive only after
-the agent said LetGo: vLLM hands the blocks to somebody else in the same pass that
-sees the report. That a load failed may be told before (`take_bad_blocks`), so that
-nobody waits for blocks in quarantine.
+Owns the open receives and sends, by the tag that the agent echoes in every result:
+vLLM's request id, or for an offer one made from it. Knows neither vLLM nor the agent.
+Invariant (N1, N2): an id is reported exactly once, only if the scheduler asked for it,
+and a receive only after the agent said LetGo: vLLM hands the blocks to somebody else in
+the same pass that sees the report. That a load failed may be told before
+(`take_bad_blocks`), so that nobody waits for blocks in quarantine.
 """
 
 from __future__ import annotations
@@ -24,6 +24,15 @@ class _Verdict(Enum):
     OPEN = auto()
     LANDED = auto()
     LOST = auto()
+
+
+class _Stream(Enum):
+    """A send that began before the scheduler holds blocks for it."""
+
+    OPEN = auto()
+    ENDED = auto()
+    HALTED = auto()
+    """Nobody will ask for its end, but its blocks may still be read."""
 
 
 @attrs.define
@@ -46,14 +55,16 @@ class Ledger:
     """Open receives and sends of one worker. One thread only."""
 
     _receives: dict[str, _Receive] = attrs.field(factory=dict)
-    _sends: set[str] = attrs.field(factory=set)
+    _sends: dict[str, str] = attrs.field(factory=dict)
+    """Request ids by tag."""
+    _streams: dict[str, _Stream] = attrs.field(factory=dict)
     _sent: set[str] = attrs.field(factory=set)
     _received: set[str] = attrs.field(factory=set)
     _failed: set[str] = attrs.field(factory=set)
     _bad_blocks: set[int] = attrs.field(factory=set)
 
     def __len__(self) -> int:
-        return len(self._receives) + len(self._sends)
+        return len(self._receives) + len(self._sends) + len(self._streams)
 
     def open_receive(self, request_id: str, blocks: Collection[int] = ()) -> None:
         """Enter a request that the scheduler parked.
@@ -67,13 +78,40 @@ class Ledger:
         self._received.add(request_id)
         self._failed.add(request_id)
 
-    def open_send(self, request_id: str) -> None:
-        """Enter a finished request whose blocks the scheduler holds."""
-        self._sends.add(request_id)
+    def open_send(self, request_id: str, tag: str) -> None:
+        """Enter a finished request whose blocks the scheduler holds, offered under `tag`."""
+        self._sends[tag] = request_id
+
+    def open_stream(self, tag: str) -> None:
+        """Enter an offer of a request that is not finished: its end is kept, not reported."""
+        self._streams[tag] = _Stream.OPEN
+
+    def close_stream(self, request_id: str, tag: str) -> None:
+        """The request has finished and the scheduler holds its blocks: report the end now."""
+        if self._streams.pop(tag, _Stream.OPEN) is _Stream.ENDED:
+            self._sent.add(request_id)
+        else:
+            self._sends[tag] = request_id
+
+    def halt_stream(self, tag: str) -> None:
+        """Nobody will ask for the end of this stream; until it has come its blocks are read."""
+        if self._streams.get(tag) is _Stream.OPEN:
+            self._streams[tag] = _Stream.HALTED
+        else:
+            self._streams.pop(tag, None)
+
+    def halted(self) -> list[str]:
+        """Tags of halted streams that have not ended."""
+        return [tag for tag, state in self._streams.items() if state is _Stream.HALTED]
 
     def is_receiving(self, request_id: str) -> bool:
         """True from open_receive until the report."""
         return request_id in self._receives
+
+    def forget_halted(self) -> None:
+        """Stop waiting for halted streams; their ends mean nothing to anybody."""
+        for tag in self.halted():
+            del self._streams[tag]
 
     def apply(self, results: Iterable[Result]) -> None:
         """Enter what the agent said. Results about nothing that is open are ignored."""
@@ -89,9 +127,7 @@ class Ledger:
                 case LetGo(tag=tag):
                     self._let_go(tag)
                 case Sent(tag=tag) | Unsent(tag=tag):
-                    if tag in self._sends:
-                        self._sends.remove(tag)
-                        self._sent.add(tag)
+                    self._end_send(tag)
                 case _:
                     assert_never(result)
 
@@ -111,6 +147,14 @@ class Ledger:
         """Blocks of loads that were lost since the last call; they are still held."""
         bad, self._bad_blocks = self._bad_blocks, set()
         return bad
+
+    def _end_send(self, tag: str) -> None:
+        if tag in self._sends:
+            self._sent.add(self._sends.pop(tag))
+        elif self._streams.get(tag) is _Stream.HALTED:
+            del self._streams[tag]
+        elif tag in self._streams:
+            self._streams[tag] = _Stream.ENDED
 
     def _judge(self, request_id: str, verdict: _Verdict) -> _Receive | None:
         """Enter a verdict. The first one stays: a failure is sticky (C3)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import attrs
 
 from kvxfer.driver import TransferId
-from kvxfer.driver.commands import Offer, ProducerAddress, Register
+from kvxfer.driver.commands import Grow, Offer, ProducerAddress, Register
 
 
 @attrs.frozen(kw_only=True)
@@ -62,14 +62,54 @@ class Send:
 
 
 @attrs.frozen(kw_only=True)
-class Abort:
-    """Producer: the prefill ended without a result; nothing was offered."""
+class Stream:
+    """Producer: the first tokens are final, the prefill goes on. Nothing is to be reported yet."""
+
+    request_id: str
+    offer: Offer
+
+
+@attrs.frozen(kw_only=True)
+class Extend:
+    """Producer: more of a stream is final."""
+
+    request_id: str
+    grow: Grow
+
+
+@attrs.frozen(kw_only=True)
+class Seal:
+    """Producer: a streamed prefill is finished; its blocks are held as by Send."""
+
+    request_id: str
+    grow: Grow
+
+
+@attrs.frozen(kw_only=True)
+class Halt:
+    """Producer: a streamed prefill was preempted; this step may write to its blocks.
+
+    Nothing may read them any more when the step begins to compute.
+    """
 
     request_id: str
     transfer_id: TransferId
+    tag: str
 
 
-Order = Receive | Refuse | Drop | Decline | Expect | Send | Abort
+@attrs.frozen(kw_only=True)
+class Abort:
+    """Producer: the prefill ended without a result.
+
+    `held`: it was streamed, and its blocks are held until `request_id` is reported.
+    """
+
+    request_id: str
+    transfer_id: TransferId
+    held: bool = False
+
+
+Order = Receive | Refuse | Drop | Decline | Expect | Send | Stream | Extend | Seal | Halt | Abort
 
 
 @attrs.frozen(kw_only=True)

@@ -36,9 +36,11 @@ COUNTERS = (
     "unsent",
     "bytes_received",
     "bytes_written",
+    "bytes_read",
     "descriptors_posted",
+    "streamed",
 )
-"""Counters of the agent that only grow; published as differences."""
+"""Counters that only grow, the agent's but for the last; published as differences."""
 
 GAUGES = ("quarantined", "live")
 """Counters of the agent that go up and down; published as they are."""
@@ -107,15 +109,17 @@ def is_failure(reason: Reason) -> bool:
 class StatsCollector:
     """Collects between two calls of `take`. One thread only."""
 
+    streamed: int = 0
+    """Offers that were begun while their prefill ran."""
     _data: Data = attrs.field(factory=empty_data)
     _published: dict[str, int] = attrs.field(factory=dict)
 
     def add(self, result: Result) -> None:
-        """Enter one result of the agent."""
+        """Enter one result of the agent. A source that was read, in pull, moved nothing itself."""
         match result:
             case Landed():
-                self._transfer(result.elapsed_ms, result.bytes_received, 0)
-            case Sent():
+                self._transfer(result.elapsed_ms, result.bytes_received, result.descriptors)
+            case Sent() if result.bytes_written:
                 self._transfer(result.elapsed_ms, result.bytes_written, result.descriptors)
             case Lost(reason=reason) | Unsent(reason=reason):
                 self._failure(reason)
@@ -124,8 +128,9 @@ class StatsCollector:
 
     def take(self, counters: Mapping[str, int]) -> Data | None:
         """What is new since the last call, None where nothing is. `counters` are the agent's."""
+        values = {**counters, "streamed": self.streamed}
         for name in (*COUNTERS, *GAUGES):
-            value = counters.get(name, 0)
+            value = values.get(name, 0)
             before = self._published.get(name, 0)
             if value != before:
                 self._data[KVXFER_PREFIX + name].append(value if name in GAUGES else value - before)

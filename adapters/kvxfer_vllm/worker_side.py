@@ -1,13 +1,15 @@
 """The worker's half of the connector: carries orders to the agent and reports back.
 
 Owns the agent of this worker. Knows no scheduler state and no vLLM type. Invariant:
-no call here waits for a peer or grows with the number of blocks; every wait is in
-the agent's own thread, and no step of the engine is needed for a transfer to go on.
+no call here waits for a peer or grows with the number of blocks, but one, and that
+for a bounded time: blocks of a preempted stream. Every other wait is in the agent's
+own thread, and no step of the engine is needed for a transfer to go on.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
@@ -25,15 +27,26 @@ from kvxfer_vllm.metadata import (
     Decline,
     Drop,
     Expect,
+    Extend,
+    Halt,
     Order,
     Receive,
     Refuse,
+    Seal,
     Send,
     StepOrders,
+    Stream,
 )
 from kvxfer_vllm.stats import Data, StatsCollector, is_failure
 
 logger = logging.getLogger("vllm.kvxfer")
+
+HALT_S = 5.0
+"""How long a step may wait until nothing reads the blocks of a stream that it takes away.
+
+What is read after that is of no use to anybody: the end of a halted stream is never
+offered, so no decode engine can count it as landed.
+"""
 
 
 @attrs.define
@@ -44,6 +57,7 @@ class WorkerSide:
     group: CacheGroup
     heads_total: int
     start_agent: Callable[[AgentConfig], Agent] = Agent.start
+    clock_s: Callable[[], float] = time.monotonic
     ledger: Ledger = attrs.field(factory=Ledger)
     stats: StatsCollector = attrs.field(factory=StatsCollector)
     _agent: Agent | None = None
@@ -73,14 +87,11 @@ class WorkerSide:
         self._last_step = orders.step
         for order in orders.orders:
             self._carry_out(order)
+        self._drain_halted()
 
     def take_report(self) -> Report:
         """Request ids that have ended since the last call."""
-        results = self.agent.take()
-        self.ledger.apply(results)
-        for result in results:
-            self.stats.add(result)
-            _log_failure(result)
+        self._collect()
         return self.ledger.take()
 
     def take_bad_blocks(self) -> set[int]:
@@ -103,7 +114,35 @@ class WorkerSide:
         assert self._agent is not None
         return self._agent
 
+    def _collect(self) -> None:
+        results = self.agent.take()
+        self.ledger.apply(results)
+        for result in results:
+            self.stats.add(result)
+            _log_failure(result)
+
+    def _drain_halted(self) -> None:
+        """The one wait: vLLM gives the blocks of a preempted request away in this step."""
+        if not self.ledger.halted():
+            return
+        until_s = self.clock_s() + HALT_S
+        self._collect()
+        while self.ledger.halted():
+            left_s = until_s - self.clock_s()
+            if left_s <= 0:
+                logger.error("still read after %.0f s: %s", HALT_S, self.ledger.halted())
+                self.ledger.forget_halted()
+                return
+            self.agent.wait(left_s)
+            self._collect()
+
     def _carry_out(self, order: Order) -> None:
+        if isinstance(order, Receive | Refuse | Drop | Decline):
+            self._consume(order)
+        else:
+            self._produce(order)
+
+    def _consume(self, order: Receive | Refuse | Drop | Decline) -> None:
         match order:
             case Receive(request_id=request_id, register=register):
                 self.ledger.open_receive(request_id, self._early_blocks(register))
@@ -115,12 +154,31 @@ class WorkerSide:
                     self.agent.cancel(transfer_id, tag=request_id)
             case Decline(transfer_id=transfer_id, producers=producers):
                 self.agent.decline(transfer_id, producers=producers)
+            case _:
+                assert_never(order)
+
+    def _produce(self, order: Expect | Send | Stream | Extend | Seal | Halt | Abort) -> None:
+        match order:
             case Expect(request_id=request_id, transfer_id=transfer_id):
                 self.agent.expect(transfer_id, tag=request_id)
             case Send(request_id=request_id, offer=offer):
-                self.ledger.open_send(request_id)
+                self.ledger.open_send(request_id, offer.tag)
                 self.agent.offer(**attrs.asdict(offer, recurse=False))
-            case Abort(request_id=request_id, transfer_id=transfer_id):
+            case Stream(offer=offer):
+                self.ledger.open_stream(offer.tag)
+                self.stats.streamed += 1
+                self.agent.offer(**attrs.asdict(offer, recurse=False))
+            case Extend(grow=grow):
+                self.agent.grow(**attrs.asdict(grow, recurse=False))
+            case Seal(request_id=request_id, grow=grow):
+                self.ledger.close_stream(request_id, grow.tag)
+                self.agent.grow(**attrs.asdict(grow, recurse=False))
+            case Halt(transfer_id=transfer_id, tag=tag):
+                self.ledger.halt_stream(tag)
+                self.agent.withdraw(transfer_id, tag=tag)
+            case Abort(request_id=request_id, transfer_id=transfer_id, held=held):
+                if held:
+                    self.ledger.close_stream(request_id, request_id)
                 self.agent.withdraw(transfer_id, tag=request_id)
             case _:
                 assert_never(order)
@@ -151,6 +209,7 @@ class WorkerSide:
                 transfer_deadline_ms=settings.deadline_ms,
             ),
             check_digest=settings.check_digest,
+            part_tokens=settings.stream_tokens if listens else 0,
             allow_remote=settings.allow_remote,
             logger=logger,
         )

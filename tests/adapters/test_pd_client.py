@@ -7,10 +7,11 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import attrs
 from aiohttp import web
 
 from kvxfer_vllm.pd.client import Answer, Client, completion, tokens_of
-from kvxfer_vllm.pd.engines import EngineSpec, Policy, Stack, Tuning, argv, environment
+from kvxfer_vllm.pd.engines import EngineSpec, Mode, Policy, Stack, Tuning, argv, environment
 from kvxfer_vllm.pd.legs import ProducerPlace, decode_leg, prefill_leg
 from kvxfer_vllm.pd.logs import LogTail
 from kvxfer_vllm.pd.ports import LOOPBACK, pick_ports
@@ -188,6 +189,19 @@ def test_an_engine_of_the_pair_is_told_its_connector() -> None:
     in_tree = config_of(argv(spec, Stack(module=None), Tuning(), Path("model")))
     assert "kv_connector_module_path" not in in_tree
     assert "kv_connector_extra_config" not in in_tree
+
+
+def test_the_mode_names_the_connector_and_asks_for_streams() -> None:
+    spec = EngineSpec(name="P", port=1, role="kv_producer", engine_id="P-1", kv_port=2)
+    stream = Stack(connector=Mode.PUSH_STREAM.connector, mode=Mode.PUSH_STREAM)
+    config = config_of(argv(spec, stream, Tuning(), Path("model")))
+    assert config["kv_connector"] == "NixlPushConnector"
+    assert config["kv_connector_extra_config"] == {"stream": True}
+    unchecked = config_of(argv(spec, stream, Tuning(options={"stream": False}), Path("model")))
+    assert unchecked["kv_connector_extra_config"] == {"stream": False}
+    assert (Mode.PULL.connector, Mode.PULL.order) == ("NixlPullConnector", "pull")
+    assert Mode.PUSH_STREAM.order == "push"
+    assert attrs.evolve(stream, module=None).options == {}
 
 
 def test_a_plain_engine_has_no_connector() -> None:

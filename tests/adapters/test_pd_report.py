@@ -31,6 +31,8 @@ GOOD = CheckReport(
     recomputed_requests=0,
     kv_bytes_received=4_096_000,
     kv_bytes_expected=4_096_000,
+    kv_bytes_read=0,
+    streamed=0,
     quarantined=0,
     leaked=0,
     negative_control=Control(crossed=3, refused=3, differs=3),
@@ -56,6 +58,10 @@ def test_a_good_check_is_good_and_prints_the_promised_fields() -> None:
         {"recomputed_requests": 1},
         {"kv_bytes_received": 4_095_999},
         {"kv_bytes_received": 0, "kv_bytes_expected": 0},
+        {"kv_bytes_read": 1},
+        {"streamed": 1},
+        {"mode": "pull"},
+        {"mode": "push-stream"},
         {"quarantined": 1},
         {"leaked": 1},
         {"negative_control": Control(crossed=3, refused=2, differs=3)},
@@ -68,6 +74,20 @@ def test_one_bad_number_spoils_the_check(change: dict[str, Any]) -> None:
     bad = attrs.evolve(GOOD, **change)
     assert not bad.good
     assert json.loads(bad.line())["good"] is False
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mode": "pull", "kv_bytes_read": 4_096_000},
+        {"mode": "push-stream", "streamed": 20},
+        {"mode": "pull", "kv_bytes_read": None, "streamed": None},
+        {"recomputed_requests": None},
+    ],
+    ids=str,
+)
+def test_kv_that_went_as_the_mode_says_is_good(change: dict[str, Any]) -> None:
+    assert attrs.evolve(GOOD, **change).good
 
 
 def test_a_connector_without_digest_is_judged_by_the_other_half() -> None:

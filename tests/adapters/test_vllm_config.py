@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvxfer.core.ids import Role
+from kvxfer.core.ids import Initiator, Role
 from kvxfer.errors import BadValue
 from kvxfer_vllm.config import Settings, check_parallel, read_settings
 from kvxfer_vllm.digest import prompt_digest
@@ -67,12 +67,44 @@ def test_data_parallel_ranks_listen_on_ports_of_their_own() -> None:
         ("check_prompt_digest", 1),
         ("allow_remote", "no"),
         ("transport", 3),
+        ("mode", "sideways"),
+        ("mode", None),
+        ("stream", "yes"),
         ("transport_options", ["UCX"]),
     ],
 )
 def test_a_wrong_value_names_its_key(key: str, value: object) -> None:
     with pytest.raises(BadValue, match=key):
         settings({key: value})
+
+
+def test_the_mode_is_push_unless_the_name_or_the_option_says_pull() -> None:
+    assert (settings().mode, settings().initiator) == ("push", Initiator.PRODUCER)
+    assert settings({"mode": "pull"}).initiator is Initiator.CONSUMER
+    assert settings(named_mode="pull").mode == "pull"
+
+
+def test_an_option_against_the_connectors_name_is_refused() -> None:
+    with pytest.raises(BadValue, match="mode = 'push'"):
+        settings({"mode": "push"}, named_mode="pull")
+
+
+def test_streaming_is_off_unless_asked_for() -> None:
+    assert settings(step_tokens=512).stream_tokens == 0
+    assert settings({"stream": True}, step_tokens=512).stream_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("step_tokens", "block", "part"), [(512, 128, 512), (500, 128, 384), (64, 128, 128)]
+)
+def test_streamed_parts_are_whole_blocks(step_tokens: int, block: int, part: int) -> None:
+    read = settings({"stream": True}, step_tokens=step_tokens).on_blocks(block)
+    assert read.stream_tokens == part
+
+
+def test_no_stream_without_the_check_of_the_prompt() -> None:
+    with pytest.raises(BadValue, match="stream"):
+        settings({"stream": True, "check_prompt_digest": False}, step_tokens=512)
 
 
 def test_an_unknown_role_is_refused() -> None:

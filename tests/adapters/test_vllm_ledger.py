@@ -100,8 +100,8 @@ def test_a_refused_receive_is_reported_as_failed() -> None:
 
 def test_sends() -> None:
     ledger = Ledger()
-    ledger.open_send("a")
-    ledger.open_send("b")
+    ledger.open_send("a", "a")
+    ledger.open_send("b", "b")
     ledger.apply(
         [
             Sent(transfer_id=T, tag="a"),
@@ -112,6 +112,48 @@ def test_sends() -> None:
     assert ledger.take().sent == {"a", "b"}
     ledger.apply([Sent(transfer_id=T, tag="a")])
     assert ledger.take().sent == set()
+    assert len(ledger) == 0
+
+
+def sent(tag: str) -> Sent:
+    return Sent(transfer_id=T, tag=tag)
+
+
+def test_a_stream_is_reported_only_once_its_request_has_finished() -> None:
+    ledger = Ledger()
+    ledger.open_stream("a")
+    ledger.open_stream("b")
+    ledger.apply([sent("a")])
+    assert ledger.take().sent == set()
+    ledger.close_stream("a", "a")
+    ledger.close_stream("b", "b")
+    assert ledger.take().sent == {"a"}
+    ledger.apply([sent("a"), sent("b")])
+    assert ledger.take().sent == {"b"}
+    assert len(ledger) == 0
+
+
+def test_a_halted_stream_is_never_reported_and_drains_by_its_own_end() -> None:
+    ledger = Ledger()
+    ledger.open_stream("a")
+    ledger.halt_stream("a")
+    assert ledger.halted() == ["a"]
+    # The request was computed again and is offered under another tag.
+    ledger.open_send("a", "a#whole")
+    ledger.apply([Unsent(transfer_id=T, tag="a", reason=Reason.PRODUCER_ABORTED)])
+    assert ledger.halted() == []
+    assert ledger.take().sent == set()
+    ledger.apply([sent("a#whole")])
+    assert ledger.take().sent == {"a"}
+    assert len(ledger) == 0
+
+
+def test_a_stream_that_had_ended_needs_no_draining() -> None:
+    ledger = Ledger()
+    ledger.open_stream("a")
+    ledger.apply([sent("a")])
+    ledger.halt_stream("a")
+    assert ledger.halted() == []
     assert len(ledger) == 0
 
 
@@ -137,7 +179,7 @@ def test_whatever_the_agent_says_no_id_is_reported_twice_or_unasked(
     ledger = Ledger()
     ledger.open_receive("a")
     ledger.open_receive("b")
-    ledger.open_send("c")
+    ledger.open_send("c", "c")
     received: list[str] = []
     sent: list[str] = []
     queue = list(results)

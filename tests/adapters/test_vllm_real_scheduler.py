@@ -7,20 +7,20 @@ under the policy 'recompute' is computed in the same engine.
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm_real_engine import PROMPT, Engine, write_config
+
+from kvxfer.driver import Initiator
+from kvxfer.errors import BadValue
 
 # Warnings of vLLM and torch are theirs to mend.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 pytest.importorskip("vllm")
 
-BLOCK = 16
-BLOCKS = 20
-PROMPT = list(range(40))
 CONSUME = {
     "do_remote_prefill": True,
     "do_remote_decode": False,
@@ -32,117 +32,9 @@ CONSUME = {
 PRODUCE = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
-class Engine:
-    """A scheduler and the empty or sampled outputs that a worker would give it."""
-
-    def __init__(self, folder: Path, role: str, policy: str, connector: str) -> None:
-        import torch
-        from vllm.config import (
-            CacheConfig,
-            DeviceConfig,
-            KVTransferConfig,
-            ModelConfig,
-            SchedulerConfig,
-            VllmConfig,
-        )
-        from vllm.v1.core.sched.scheduler import Scheduler
-        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-        from vllm.v1.structured_output import StructuredOutputManager
-
-        model = ModelConfig(
-            model=str(folder), skip_tokenizer_init=True, dtype="float32", max_model_len=256
-        )
-        cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=False)
-        config = VllmConfig(
-            model_config=model,
-            cache_config=cache,
-            scheduler_config=SchedulerConfig(
-                max_num_seqs=8,
-                max_num_batched_tokens=256,
-                max_model_len=256,
-                is_encoder_decoder=False,
-                async_scheduling=False,
-            ),
-            device_config=DeviceConfig("cpu"),
-            kv_transfer_config=KVTransferConfig(
-                kv_connector=connector,
-                kv_connector_module_path="kvxfer_vllm",
-                kv_role=role,
-                engine_id="eng-P",
-                kv_load_failure_policy=policy,
-            ),
-        )
-        cache.num_gpu_blocks = BLOCKS
-        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=2, head_size=8, dtype=torch.float32)
-        self.scheduler = Scheduler(
-            vllm_config=config,
-            kv_cache_config=KVCacheConfig(
-                num_blocks=BLOCKS,
-                kv_cache_tensors=[],
-                kv_cache_groups=[KVCacheGroupSpec(["l0"], spec)],
-            ),
-            structured_output_manager=StructuredOutputManager(config),
-            block_size=BLOCK,
-            log_stats=False,
-        )
-
-    def add(self, request_id: str, params: dict[str, Any] | None, max_tokens: int = 1) -> Any:
-        from vllm import SamplingParams
-        from vllm.v1.request import Request
-
-        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-        sampling.extra_args = {"kv_transfer_params": params}
-        request = Request(
-            request_id=request_id,
-            prompt_token_ids=list(PROMPT),
-            sampling_params=sampling,
-            pooling_params=None,
-        )
-        assert request.kv_transfer_params == params
-        self.scheduler.add_request(request)
-        return request
-
-    def step(self, **report: set[Any]) -> tuple[list[Any], Any, dict[str, int]]:
-        """One step: (orders for the workers, outputs by the scheduler, tokens scheduled)."""
-        from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
-
-        plan = self.scheduler.schedule()
-        ids = list(plan.num_scheduled_tokens)
-        output = ModelRunnerOutput(
-            req_ids=ids,
-            req_id_to_index={request_id: i for i, request_id in enumerate(ids)},
-            sampled_token_ids=[[7] for _ in ids],
-            kv_connector_output=KVConnectorOutput(**report) if report else None,
-        )
-        outputs = self.scheduler.update_from_output(plan, output)
-        return (
-            list(plan.kv_connector_metadata.orders),
-            [o for group in outputs.values() for o in group.outputs],
-            dict(plan.num_scheduled_tokens),
-        )
-
-    def free_blocks(self) -> int:
-        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_text(
-        json.dumps(
-            {
-                "architectures": ["LlamaForCausalLM"],
-                "model_type": "llama",
-                "vocab_size": 128,
-                "hidden_size": 16,
-                "intermediate_size": 32,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 2,
-                "num_key_value_heads": 2,
-                "head_dim": 8,
-                "max_position_embeddings": 256,
-            }
-        )
-    )
+    write_config(tmp_path)
     return tmp_path
 
 
@@ -180,6 +72,26 @@ def test_a_load_that_lands(consumer: Engine) -> None:
     consumer.step()
     assert consumer.free_blocks() == free
     assert not consumer.scheduler.connector.scheduler_side._consumers
+
+
+@pytest.mark.parametrize("name", ["NixlPullConnector", "KvxferPullConnector"])
+def test_a_pull_connector_asks_to_read(folder: Path, name: str) -> None:
+    engine = Engine(folder, "kv_consumer", "fail", name)
+    engine.add("cmpl-a-0-0badcafe", CONSUME)
+    (receive,), _, _ = engine.step()
+    assert receive.register.initiator is Initiator.CONSUMER
+
+
+def test_a_neutral_name_takes_the_mode_from_the_option(folder: Path) -> None:
+    engine = Engine(folder, "kv_consumer", "fail", "NixlConnector", mode="pull")
+    engine.add("cmpl-a-0-0badcafe", CONSUME)
+    (receive,), _, _ = engine.step()
+    assert receive.register.initiator is Initiator.CONSUMER
+
+
+def test_an_option_against_the_name_stops_the_start(folder: Path) -> None:
+    with pytest.raises(BadValue, match="mode"):
+        Engine(folder, "kv_consumer", "fail", "NixlPushConnector", mode="pull")
 
 
 def test_an_aborted_load_frees_its_blocks_only_after_the_report(consumer: Engine) -> None:

@@ -331,4 +331,4 @@ def test_nothing_is_kept_for_finished_requests() -> None:
         scheduler.request_finished(req, ([1, 2, 3],))
     scheduler.take_orders()
     assert not scheduler._consumers
-    assert not scheduler._producers
+    assert not scheduler._prefills

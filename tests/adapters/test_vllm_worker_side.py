@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +10,8 @@ import attrs
 import numpy as np
 import pytest
 
-from kvxfer.driver import Reason, Role, TransferId
-from kvxfer.driver.commands import Offer, ProducerAddress, Register
+from kvxfer.driver import Initiator, Reason, Role, TransferId
+from kvxfer.driver.commands import Grow, Offer, ProducerAddress, Register
 from kvxfer.driver.results import Landed, LetGo, Lost, Result, Sent, Unsent
 from kvxfer.layout.geometry import BlockTable
 from kvxfer_vllm.config import Settings
@@ -21,14 +21,18 @@ from kvxfer_vllm.metadata import (
     Decline,
     Drop,
     Expect,
+    Extend,
+    Halt,
     Order,
     Receive,
     Refuse,
+    Seal,
     Send,
     StepOrders,
+    Stream,
 )
 from kvxfer_vllm.stats import StatsCollector, add_up, empty_data, is_empty, summary
-from kvxfer_vllm.worker_side import WorkerSide
+from kvxfer_vllm.worker_side import HALT_S, WorkerSide
 
 T = TransferId("r:t")
 PRODUCERS = (ProducerAddress(engine_id="eng-P", rank=0, host="127.0.0.1", port=5610),)
@@ -45,6 +49,14 @@ class StandInAgent:
     numbers: dict[str, int] = attrs.field(factory=dict)
     address: tuple[str, int] | None = None
     closed: bool = False
+    coming: list[Result] = attrs.field(factory=list)
+    """Results that come while the worker waits."""
+    on_wait: Callable[[], None] = lambda: None
+
+    def wait(self, timeout_s: float) -> bool:
+        self.on_wait()
+        self.results, self.coming = self.results + self.coming, []
+        return bool(self.results)
 
     def take(self) -> list[Result]:
         taken, self.results = self.results, []
@@ -61,6 +73,9 @@ class StandInAgent:
 
     def offer(self, **given: Any) -> None:
         self.calls.append(("offer", given))
+
+    def grow(self, **given: Any) -> None:
+        self.calls.append(("grow", given))
 
     def cancel(self, transfer_id: TransferId, tag: str) -> None:
         self.calls.append(("cancel", {"transfer_id": transfer_id, "tag": tag}))
@@ -88,7 +103,9 @@ def cache() -> Any:
     )
 
 
-def worker(role: Role = Role.BOTH, *, fail: bool = True) -> tuple[WorkerSide, StandInAgent]:
+def worker(
+    role: Role = Role.BOTH, *, fail: bool = True, settings: Settings | None = None
+) -> tuple[WorkerSide, StandInAgent]:
     made: list[StandInAgent] = []
 
     def start(config: Any) -> Any:
@@ -96,7 +113,8 @@ def worker(role: Role = Role.BOTH, *, fail: bool = True) -> tuple[WorkerSide, St
         return made[0]
 
     side = WorkerSide(
-        Settings(
+        settings
+        or Settings(
             engine_id="eng",
             role=role,
             host="127.0.0.1",
@@ -233,6 +251,95 @@ def test_the_producers_orders() -> None:
     stats = side.take_stats()
     assert stats is not None
     assert stats["num_kv_expired_reqs"] == [1]
+
+
+FIRST = Offer(transfer_id=T, tables=(TABLE,), token_count=16, digest=b"d", tag="p", sealed=False)
+MORE = Grow(transfer_id=T, tables=(TABLE,), token_count=32, tag="p")
+UNSENT = Unsent(transfer_id=T, tag="p", reason=Reason.PRODUCER_ABORTED)
+
+
+def test_a_stream_is_offered_grown_and_sealed_and_reported_once() -> None:
+    side, agent = worker()
+    side.deliver(step(1, Stream(request_id="p", offer=FIRST)))
+    side.deliver(step(2, Extend(request_id="p", grow=MORE)))
+    assert side.take_report().sent == set()
+    side.deliver(step(3, Seal(request_id="p", grow=attrs.evolve(MORE, sealed=True))))
+    assert [name for name, _ in agent.calls] == ["offer", "grow", "grow"]
+    assert [given["sealed"] for _, given in agent.calls] == [False, False, True]
+    agent.results = [Sent(transfer_id=T, tag="p", bytes_written=640)]
+    assert side.take_report().sent == {"p"}
+    stats = side.take_stats()
+    assert stats is not None
+    assert stats["kvxfer_streamed"] == [1]
+
+
+def test_an_aborted_stream_holds_its_blocks_until_nothing_reads_them() -> None:
+    side, agent = worker()
+    side.deliver(step(1, Stream(request_id="p", offer=FIRST)))
+    side.deliver(step(2, Abort(request_id="p", transfer_id=T, held=True)))
+    assert agent.calls[-1] == ("withdraw", {"transfer_id": T, "tag": "p"})
+    assert side.take_report().sent == set()
+    agent.results = [UNSENT]
+    assert side.take_report().sent == {"p"}
+
+
+def test_a_step_that_takes_a_streams_blocks_waits_until_nothing_reads_them() -> None:
+    side, agent = worker()
+    side.deliver(step(1, Stream(request_id="p", offer=FIRST)))
+    agent.coming = [UNSENT]
+    side.deliver(step(2, Halt(request_id="p", transfer_id=T, tag="p")))
+    assert agent.calls[-1] == ("withdraw", {"transfer_id": T, "tag": "p"})
+    assert agent.coming == []
+    assert len(side.ledger) == 0
+    assert side.take_report().sent == set()
+
+
+def test_a_step_that_takes_a_streams_blocks_does_not_wait_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    side, agent = worker()
+    clock = [0.0]
+    side.clock_s = lambda: clock[0]
+
+    def tick() -> None:
+        clock[0] += 1.0
+
+    agent.on_wait = tick
+    side.deliver(step(1, Stream(request_id="p", offer=FIRST)))
+    side.deliver(step(2, Halt(request_id="p", transfer_id=T, tag="p")))
+    assert clock[0] == HALT_S
+    assert "still read" in caplog.text
+    # Nothing of it is left: what comes later is about nobody.
+    agent.results = [UNSENT]
+    assert side.take_report().sent == set()
+    assert len(side.ledger) == 0
+
+
+def test_only_a_producer_cuts_parts() -> None:
+    def part_tokens(role: Role) -> int:
+        settings = attrs.evolve(worker(role)[0].settings, stream_tokens=32)
+        return int(worker(role, settings=settings)[1].config.part_tokens)
+
+    assert (part_tokens(Role.PRODUCER), part_tokens(Role.CONSUMER)) == (32, 0)
+    assert worker(Role.PRODUCER)[1].config.part_tokens == 0
+
+
+def test_in_pull_the_registration_says_who_reads_and_the_reader_counts() -> None:
+    side, agent = worker()
+    pull = receive("a")
+    register = attrs.evolve(pull.register, initiator=Initiator.CONSUMER)
+    side.deliver(step(1, attrs.evolve(pull, register=register)))
+    assert agent.calls[0][1]["initiator"] is Initiator.CONSUMER
+    landed = Landed(transfer_id=T, attempt=1, tag="a", bytes_received=640, descriptors=5)
+    agent.results = [landed, LetGo(transfer_id=T, attempt=1, tag="a")]
+    # The source was read: it has nothing to say about a transfer of its own.
+    agent.results.append(Sent(transfer_id=T, tag="b"))
+    assert side.take_report().received == {"a"}
+    agent.numbers = {"bytes_read": 640}
+    data = side.take_stats()
+    assert data is not None
+    assert (data["bytes_transferred"], data["num_descriptors"]) == ([640], [5])
+    assert data["kvxfer_bytes_read"] == [640]
 
 
 def test_closing_twice_is_harmless() -> None:

@@ -17,7 +17,7 @@ from kvxfer.errors import LocalFault
 from kvxfer_vllm.pd.client import completion
 from kvxfer_vllm.pd.crossing import crossed_prompts, differing, refused
 from kvxfer_vllm.pd.engines import EngineSpec, Stack, Tuning
-from kvxfer_vllm.pd.metrics import QUARANTINED, Received, Snapshot, received_between
+from kvxfer_vllm.pd.metrics import QUARANTINED, STREAMED, Received, Snapshot, received_between
 from kvxfer_vllm.pd.model import ModelShape
 from kvxfer_vllm.pd.pair import Pair, Setting
 from kvxfer_vllm.pd.ports import pick_ports
@@ -48,6 +48,8 @@ class Remains:
 
     leaked: int
     quarantined: int
+    streamed: int
+    """Offers that P began while it still computed, since its start."""
 
 
 async def run_check(
@@ -69,25 +71,30 @@ async def run_check(
     remains = [await remains_of(pair)]
     if stack.is_kvxfer:
         pair.end()
-        unchecked = attrs.evolve(tuning, options={**tuning.options, "check_prompt_digest": False})
+        # A stream asks for the check of the prompt: it is left out with it.
+        blind = {"check_prompt_digest": False, "stream": False}
+        unchecked = attrs.evolve(tuning, options={**tuning.options, **blind})
         pair = await Pair.start(setting, stack, unchecked)
     differs = await differing(pair, crossed, reference[requests:])
     remains.append(await remains_of(pair))
     pair.end()
     prompt_tokens = sum(len(token_ids) for token_ids in prompts)
+    in_series = stack.mode.order == "pull"
     bytes_per_token = shape.kv_bytes_per_token(tuning.dtype)
     return CheckReport(
         connector=stack.name,
-        mode="push",
+        mode=stack.mode.value,
         dtype=tuning.dtype,
         requests=requests,
         identical=traffic.identical,
         prompt_tokens=prompt_tokens,
         external_tokens=traffic.received.external_tokens,
         recomputed_tokens=traffic.received.local_tokens,
-        recomputed_requests=traffic.received.recomputed_requests,
+        recomputed_requests=None if in_series else traffic.received.recomputed_requests,
         kv_bytes_received=bytes_received(traffic.received, bytes_per_token),
         kv_bytes_expected=prompt_tokens * bytes_per_token,
+        kv_bytes_read=traffic.received.bytes_read,
+        streamed=remains[0].streamed if stack.is_kvxfer else None,
         quarantined=sum(some.quarantined for some in remains),
         leaked=sum(some.leaked for some in remains),
         negative_control=Control(crossed=len(crossed), refused=refusals, differs=differs),
@@ -169,4 +176,5 @@ async def remains_of(pair: Pair) -> Remains:
     for spec in (pair.prefill, pair.decode):
         leaked += await pair.drained(spec, DRAIN_S)
         quarantined += round((await pair.scrape(spec)).value(QUARANTINED))
-    return Remains(leaked=leaked, quarantined=quarantined)
+    streamed = round((await pair.scrape(pair.prefill)).value(STREAMED))
+    return Remains(leaked=leaked, quarantined=quarantined, streamed=streamed)

@@ -20,25 +20,42 @@ import click
 
 from kvxfer.errors import BadValue, KvxferError
 from kvxfer_vllm.pd.client import Client
-from kvxfer_vllm.pd.engines import Policy, Stack, Tuning
+from kvxfer_vllm.pd.engines import Mode, Policy, Stack, Tuning
 from kvxfer_vllm.pd.model import BYTES_OF_DTYPE, ModelShape, write_model
 from kvxfer_vllm.pd.pair import Pair, Setting
 from kvxfer_vllm.pd.processes import Supervisor
 
 NO_MODULE = "none"
 
+CHUNK_TOKENS = 512
+"""In a streamed check P computes so many tokens in a step: most prompts are then several chunks."""
+
+mode_option = click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in Mode]),
+    default=Mode.PUSH.value,
+    help="P writes, D reads, or P writes by chunks while it computes.",
+)
+
 
 @attrs.frozen(kw_only=True)
 class Common:
     """Options that every command has."""
 
-    stack: Stack
+    connector: str | None
+    module: str | None
     dtype: str
     run_dir: Path
 
+    def stack(self, mode: str) -> Stack:
+        """The connector under test, in this mode."""
+        chosen = Mode(mode)
+        connector = self.connector or chosen.connector
+        return Stack(connector=connector, module=self.module, mode=chosen)
+
 
 @click.group(context_settings={"show_default": True})
-@click.option("--connector", default="NixlPushConnector", help="Class name of the connector.")
+@click.option("--connector", help="Class name of the connector; by the mode where not given.")
 @click.option(
     "--connector-module",
     default="kvxfer_vllm",
@@ -53,18 +70,22 @@ class Common:
 )
 @click.pass_context
 def main(
-    context: click.Context, connector: str, connector_module: str, dtype: str, run_dir: Path
+    context: click.Context,
+    connector: str | None,
+    connector_module: str,
+    dtype: str,
+    run_dir: Path,
 ) -> None:
     """Start a real vLLM prefill/decode pair on this CPU and check or break it."""
     module = None if connector_module == NO_MODULE else connector_module
-    stack = Stack(connector=connector, module=module)
-    context.obj = Common(stack=stack, dtype=dtype, run_dir=run_dir)
+    context.obj = Common(connector=connector, module=module, dtype=dtype, run_dir=run_dir)
 
 
 @main.command()
 @click.option("--requests", default=50, help="Number of prompts.")
+@mode_option
 @click.pass_obj
-def check(common: Common, requests: int) -> None:
+def check(common: Common, requests: int, mode: str) -> None:
     """Compare the pair's answers with a plain engine's, token by token."""
     from kvxfer_vllm.pd.check import run_check
 
@@ -73,7 +94,9 @@ def check(common: Common, requests: int) -> None:
     async def work() -> bool:
         async with _setting(common, "check", shape) as setting:
             tuning = Tuning(dtype=common.dtype)
-            report = await run_check(setting, common.stack, tuning, shape, requests)
+            if Mode(mode) is Mode.PUSH_STREAM:
+                tuning = attrs.evolve(tuning, step_tokens_max=CHUNK_TOKENS)
+            report = await run_check(setting, common.stack(mode), tuning, shape, requests)
         click.echo(report.line())
         return report.good
 
@@ -90,8 +113,9 @@ def check(common: Common, requests: int) -> None:
     default=[policy.value for policy in Policy],
     help="kv_load_failure_policy of the pair; may be given twice.",
 )
+@mode_option
 @click.pass_obj
-def probes(common: Common, names: tuple[str, ...], policies: tuple[str, ...]) -> None:
+def probes(common: Common, names: tuple[str, ...], policies: tuple[str, ...], mode: str) -> None:
     """Break the pair on purpose: cut legs, kill P, reuse ids. NAMES picks probes."""
     from kvxfer_vllm.pd.report import total_line
     from kvxfer_vllm.pd.runner import chosen, run_probes
@@ -101,25 +125,28 @@ def probes(common: Common, names: tuple[str, ...], policies: tuple[str, ...]) ->
     except BadValue as bad:
         raise click.UsageError(str(bad)) from bad
 
+    stack = common.stack(mode)
+
     async def work() -> bool:
         reports = []
         async with _setting(common, "probes", ModelShape()) as setting:
             for policy, some in picked.items():
-                reports += await run_probes(setting, common.stack, common.dtype, policy, some)
-        click.echo(total_line(common.stack.name, reports))
+                reports += await run_probes(setting, stack, common.dtype, policy, some)
+        click.echo(total_line(f"{stack.name} {mode}", reports))
         return all(report.good for report in reports)
 
     _run(work())
 
 
 @main.command()
+@mode_option
 @click.pass_obj
-def up(common: Common) -> None:
+def up(common: Common, mode: str) -> None:
     """Start P, D and the router, print where they are, and keep them until Ctrl-C."""
 
     async def work() -> bool:
         async with _setting(common, "up", ModelShape()) as setting:
-            pair = await Pair.start(setting, common.stack, Tuning(dtype=common.dtype))
+            pair = await Pair.start(setting, common.stack(mode), Tuning(dtype=common.dtype))
             click.echo(f"router {pair.router_url}  P {pair.prefill.url}  D {pair.decode.url}")
             await asyncio.Event().wait()
         return True

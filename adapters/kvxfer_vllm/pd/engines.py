@@ -29,16 +29,41 @@ class Policy(Enum):
     RECOMPUTE = "recompute"
 
 
+class Mode(Enum):
+    """How the KV gets from P to D."""
+
+    PUSH = "push"
+    PULL = "pull"
+    PUSH_STREAM = "push-stream"
+    """Push by chunks, while P still computes."""
+
+    @property
+    def connector(self) -> str:
+        """The class to ask for where none is named."""
+        return "NixlPullConnector" if self is Mode.PULL else "NixlPushConnector"
+
+    @property
+    def order(self) -> str:
+        """Order of a router's legs."""
+        return "pull" if self is Mode.PULL else "push"
+
+
 @attrs.frozen(kw_only=True)
 class Stack:
     """The connector under test: a class, and the module to take it from (None: in-tree)."""
 
     connector: str = "NixlPushConnector"
     module: str | None = "kvxfer_vllm"
+    mode: Mode = Mode.PUSH
 
     @property
     def is_kvxfer(self) -> bool:
         return self.module is not None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the mode asks of `kv_connector_extra_config`."""
+        return {"stream": True} if self.is_kvxfer and self.mode is Mode.PUSH_STREAM else {}
 
     @property
     def name(self) -> str:
@@ -135,8 +160,9 @@ def transfer_config(spec: EngineSpec, stack: Stack, tuning: Tuning) -> dict[str,
     }
     if stack.module is not None:
         config["kv_connector_module_path"] = stack.module
-    if tuning.options:
-        config["kv_connector_extra_config"] = dict(tuning.options)
+    options = {**stack.options, **tuning.options}
+    if options:
+        config["kv_connector_extra_config"] = options
     return config
 
 

@@ -24,6 +24,8 @@ PREFILL_COMPUTED = "vllm:request_prefill_kv_computed_tokens"
 USAGE = "vllm:kv_cache_usage_perc"
 CACHE_CONFIG = "vllm:cache_config_info"
 BYTES_RECEIVED = "vllm:kvxfer_bytes_received_total"
+BYTES_READ = "vllm:kvxfer_bytes_read_total"
+STREAMED = "vllm:kvxfer_streamed_total"
 QUARANTINED = "vllm:kvxfer_quarantined"
 
 
@@ -87,6 +89,8 @@ class Received:
     """Finished requests of which more than one prompt token was computed here."""
     bytes_received: int | None
     """As counted by the connector; None where it does not count."""
+    bytes_read: int | None = None
+    """Those that this engine read itself; 0 where they were written into it."""
 
 
 def received_between(before: Snapshot, after: Snapshot) -> Received:
@@ -106,4 +110,5 @@ def received_between(before: Snapshot, after: Snapshot) -> Received:
         finished_requests=finished,
         recomputed_requests=finished - at_most_one,
         bytes_received=grown(BYTES_RECEIVED) if counted else None,
+        bytes_read=grown(BYTES_READ) if counted else None,
     )

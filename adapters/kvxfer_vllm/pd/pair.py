@@ -186,7 +186,7 @@ class Pair:
 
     def _router_argv(self, port: int) -> list[str]:
         options = {
-            "--mode": "push",
+            "--mode": self.stack.mode.order,
             "--port": str(port),
             "--prefill": self.prefill.url,
             "--decode": self.decode.url,

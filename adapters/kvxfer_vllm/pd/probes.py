@@ -32,8 +32,8 @@ Probe = Callable[[Bench], Awaitable[None]]
 
 LATE_S = 5.0
 """A decode leg that comes this much later is late, and within P's lease."""
-LONG_ANSWER_TOKENS = 600
-"""Decoding takes seconds."""
+LONG_ANSWER_TOKENS = 1000
+"""Decoding takes seconds, more than staging a request beside it on a busy machine."""
 TRIES = 3
 POLL_S = 0.02
 
@@ -171,9 +171,13 @@ async def e1(bench: Bench) -> None:
         fillers = bench.send_fillers(f"e1 {index}")
         body = completion(prompt(STAGED_TOKENS, f"e1 {index}"), ANSWER_TOKENS)
         client = bench.send(bench.pair.router_url, body)
-        registered = await watch.wait()
+        if bench.pair.stack.mode.order == "pull":
+            # D hears of it only when P has done.
+            registered = await _waiting(bench, client, some=True)
+        else:
+            registered = await watch.wait()
         # Requests begin in the order of their coming: nothing waits once the last has begun.
-        begun = await _none_waiting(bench, client)
+        begun = await _waiting(bench, client, some=False)
         caught = registered and begun and not client.answered
         await client.cut()
         await bench.all_end(fillers)
@@ -212,12 +216,12 @@ async def _expired_offer(bench: Bench, name: str, token_ids: Sequence[int]) -> N
     await bench.note_free(pair.prefill, limit_s=LEASE_S + SLACK_S)
 
 
-async def _none_waiting(bench: Bench, client: Call) -> bool:
-    """True once no request waits at P for its first step; False if `client` ends before."""
+async def _waiting(bench: Bench, client: Call, *, some: bool) -> bool:
+    """True once requests wait at P for their first step, or none; False if `client` ends before."""
     deadline = time.monotonic() + ANSWER_S
     while not client.answered and time.monotonic() < deadline:
         metrics = await bench.pair.scrape(bench.pair.prefill)
-        if metrics.value("vllm:num_requests_waiting") == 0:
+        if (metrics.value("vllm:num_requests_waiting") > 0) is some:
             return True
         await asyncio.sleep(POLL_S)
     return False

@@ -41,10 +41,15 @@ class CheckReport:
     external_tokens: int
     """Prompt tokens that D took from P."""
     recomputed_tokens: int
-    recomputed_requests: int
+    recomputed_requests: int | None
+    """None where legs run in series: vLLM then counts by P's prefix cache, not by D's work."""
     kv_bytes_received: int
     kv_bytes_expected: int
     """At the least: prompt tokens times bytes of KV per token."""
+    kv_bytes_read: int | None
+    """Those of them that D read itself; None where the connector does not count."""
+    streamed: int | None
+    """Requests of which KV was offered while P still computed; None as above."""
     quarantined: int
     leaked: int
     """Blocks still held on P and D, together, after the drain."""
@@ -56,10 +61,21 @@ class CheckReport:
         return (
             0 < self.requests == self.identical
             and self.external_tokens == self.prompt_tokens
-            and self.recomputed_tokens == self.recomputed_requests == 0
+            and self.recomputed_tokens == 0
+            and self.recomputed_requests in (0, None)
             and self.kv_bytes_received >= self.kv_bytes_expected > 0
+            and self.moved_as_asked
             and self.quarantined == self.leaked == 0
             and self.negative_control.good
+        )
+
+    @property
+    def moved_as_asked(self) -> bool:
+        """The KV went the way that the mode says, as far as the connector counts."""
+        reads = self.kv_bytes_received if self.mode == "pull" else 0
+        streams = self.mode == "push-stream"
+        return self.kv_bytes_read in (None, reads) and (
+            self.streamed is None or (self.streamed > 0) == streams
         )
 
     def line(self) -> str:
