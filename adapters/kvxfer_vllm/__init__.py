@@ -6,8 +6,8 @@ module (which needs vLLM) is imported only when one of its classes is asked for.
 
 The classes differ in name only. All of them run the push protocol (the producer
 writes); legs in pull order are served by it too, since a consumer that registers
-late finds the producer's offer under its lease. A consumer that READs is not built
-yet, so the name `NixlPullConnector`, which promises it, is not exported.
+late finds the producer's offer under its lease. This adapter does not pull by
+READ yet, so the name `NixlPullConnector`, which promises it, is not exported.
 """
 
 from __future__ import annotations
