@@ -1,18 +1,12 @@
 """The ops table of this transport.
 
-Owns the session handles, one lock per session, and the rule that no exception
-crosses the table. Refuses to know CUDA. Invariants: a session handle is never given
-again; at the end of the interpreter no session is left, since its copies may run on.
+Owns the map from slots to what a session does. Refuses to know CUDA. Invariant: at the
+end of the interpreter no session is left, since its copies may run on.
 """
 
 from __future__ import annotations
 
-import atexit
-import itertools
-import os
-import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import attrs
 import numpy.typing as npt
@@ -20,8 +14,9 @@ import numpy.typing as npt
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
 from kvxfer.transport.ops import U64, Memory, TransportOps
+from kvxfer.transport.sessions import SessionTable
 from kvxfer.transport.stubs import stub_ops
-from kvxfer_cuda.session import Refused, Session
+from kvxfer_cuda.session import Session
 
 CAPS: Final = (
     Caps.WRITE
@@ -34,71 +29,8 @@ CAPS: Final = (
     | Caps.THREAD_ONE_OWNER
     | Caps.CROSS_PROCESS
 )
-_EXIT_WAIT_S: Final = 2.0
-"""How long the end of the interpreter waits for a call that another thread is in."""
-
-_T = TypeVar("_T")
-
-
-@attrs.define(eq=False)
-class _Held:
-    """A session with its lock. `pid` is that of the process that opened it."""
-
-    session: Session
-    pid: int
-    lock: threading.Lock = attrs.field(factory=threading.Lock)
-    closed: bool = False
-
-
-_held: Final[dict[int, _Held]] = {}
-_handles: Final = itertools.count(1)
-_last_refusal: Final = {"text": "no call has been refused"}
-
-
-def _call(session: int, action: Callable[[Session], _T], nothing: _T) -> tuple[Status, _T]:
-    """Run `action` on a session; every way in which it can end is a status."""
-    try:
-        held = _held.get(session)
-    except TypeError:
-        held = None
-    if held is None:
-        return Status.CLOSED, nothing
-    with held.lock:
-        if held.closed:
-            return Status.CLOSED, nothing
-        try:
-            return Status.OK, action(held.session)
-        except Refused as answer:
-            held.session.error = str(answer)
-            return answer.status, nothing
-        except (AttributeError, OverflowError, TypeError, ValueError) as error:
-            # What Python raises where an argument is not of the type that the table asks for.
-            held.session.error = _text_of(error)
-            return Status.OP_INVALID, nothing
-        except Exception as error:  # noqa: BLE001 - rule 1: whatever it is, it must not cross
-            held.session.error = _text_of(error)
-            return Status.SESSION_FAILED, nothing
-
-
-def _open(options: Mapping[str, Any]) -> tuple[Status, int]:
-    try:
-        session = Session(options)
-    except Refused as answer:
-        _last_refusal["text"] = str(answer)
-        return answer.status, 0
-    except (AttributeError, TypeError) as error:
-        _last_refusal["text"] = f"options: {_text_of(error)}"
-        return Status.OP_INVALID, 0
-    handle = next(_handles)
-    _held[handle] = _Held(session, os.getpid())
-    return Status.OK, handle
-
-
-def _close(session: int) -> Status:
-    status, _ = _call(session, Session.close, None)
-    if status == Status.OK:
-        _held.pop(session).closed = True
-    return status
+_table: Final = SessionTable(Session)
+_call: Final = _table.call
 
 
 def _caps(_session: int) -> Caps:
@@ -106,87 +38,70 @@ def _caps(_session: int) -> Caps:
 
 
 def _register_region(session: int, memory: Memory) -> tuple[Status, int]:
-    return _call(session, lambda s: s.register_region(memory), 0)
+    return _call(session, 0, lambda s: s.register_region(memory))
 
 
 def _deregister_region(session: int, region: int) -> Status:
-    return _call(session, lambda s: s.deregister_region(region), None)[0]
+    return _call(session, None, lambda s: s.deregister_region(region))[0]
 
 
 def _peer_create(session: int) -> tuple[Status, int, bytes]:
-    status, (peer, blob) = _call(session, Session.peer_create, (0, b""))
+    status, (peer, blob) = _call(session, (0, b""), Session.peer_create)
     return status, peer, blob
 
 
 def _peer_connect(session: int, peer: int, blob: bytes) -> Status:
-    return _call(session, lambda s: s.peer_connect(peer, blob), None)[0]
+    return _call(session, None, lambda s: s.peer_connect(peer, blob))[0]
 
 
 def _peer_destroy(session: int, peer: int) -> Status:
-    return _call(session, lambda s: s.peer_destroy(peer), None)[0]
+    return _call(session, None, lambda s: s.peer_destroy(peer))[0]
 
 
 def _fence_peer(session: int, peer: int) -> Status:
-    return _call(session, lambda s: s.fence_peer(peer), None)[0]
+    return _call(session, None, lambda s: s.fence_peer(peer))[0]
 
 
 def _post_write(
     session: int, peer: int, local: U64, remote: U64, length: U64, notify: bytes | None
 ) -> tuple[Status, int]:
-    return _call(session, lambda s: s.post(False, peer, (local, remote, length), notify), 0)
+    return _call(session, 0, lambda s: s.post(False, peer, (local, remote, length), notify))
 
 
 def _post_read(
     session: int, peer: int, local: U64, remote: U64, length: U64, notify: bytes | None
 ) -> tuple[Status, int]:
-    return _call(session, lambda s: s.post(True, peer, (local, remote, length), notify), 0)
+    return _call(session, 0, lambda s: s.post(True, peer, (local, remote, length), notify))
 
 
 def _cancel(session: int, request: int) -> Status:
-    return _call(session, lambda s: s.cancel(request), None)[0]
+    return _call(session, None, lambda s: s.cancel(request))[0]
 
 
 def _poll(session: int, records: npt.NDArray[Any]) -> tuple[Status, int]:
-    return _call(session, lambda s: s.poll(records), 0)
+    return _call(session, 0, lambda s: s.poll(records))
 
 
 def _send_notification(session: int, peer: int, payload: bytes) -> Status:
-    return _call(session, lambda s: s.send_notification(peer, payload), None)[0]
+    return _call(session, None, lambda s: s.send_notification(peer, payload))[0]
 
 
 def _poll_notifications(session: int, count_max: int) -> tuple[Status, list[tuple[int, bytes]]]:
-    return _call(session, lambda s: s.poll_notifications(count_max), [])
+    return _call(session, [], lambda s: s.poll_notifications(count_max))
 
 
 def _wakeup_fd(session: int) -> tuple[Status, int]:
-    return _call(session, Session.wakeup_fd, -1)
+    return _call(session, -1, Session.wakeup_fd)
 
 
 def _text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _last_error(session: int) -> str:
-    status, text = _call(session, lambda s: s.error, "")
-    return text if status == Status.OK else _last_refusal["text"]
-
-
-def _close_at_exit() -> None:
-    for held in list(_held.values()):
-        # After a fork the context belongs to the parent. A thread that is still inside a call
-        # keeps its session: taking it from under that thread would be worse than leaving it.
-        if held.pid == os.getpid() and held.lock.acquire(timeout=_EXIT_WAIT_S):
-            held.closed = True
-            held.session.close()
-            held.lock.release()
-
-
-atexit.register(_close_at_exit)
-
 OPS: Final[TransportOps] = attrs.evolve(
     stub_ops("cuda"),
-    open=_open,
-    close=_close,
+    open=_table.open,
+    close=_table.close,
     caps=_caps,
     register_region=_register_region,
     deregister_region=_deregister_region,
@@ -201,5 +116,5 @@ OPS: Final[TransportOps] = attrs.evolve(
     send_notification=_send_notification,
     poll_notifications=_poll_notifications,
     wakeup_fd=_wakeup_fd,
-    last_error=_last_error,
+    last_error=_table.last_error,
 )

@@ -23,6 +23,7 @@ from kvxfer.status import Status
 from kvxfer.transport.liveness import Whereabouts, own_identity, process_is_gone, whereabouts
 from kvxfer.transport.ops import COMPLETION, U64, Memory
 from kvxfer.transport.ranges import RegionIndex, column_fault
+from kvxfer.transport.sessions import Refused
 from kvxfer_cuda.blob import REGIONS_MAX, TOKEN_BYTES, Lent, PeerBlob
 from kvxfer_cuda.driver import CudaError, CudaMissing, Driver
 from kvxfer_cuda.mail import Full, Gone, Kind, Post
@@ -38,14 +39,6 @@ BLOCKS: Final = 32
 _BLOCKS_MAX: Final = 1024
 _ADDRESS_STOP: Final = 1 << 64
 _OPTIONS: Final = ("device", "thread_blocks")
-
-
-class Refused(Exception):
-    """A call answers with a status that is not OK; caught by the table, never seen outside."""
-
-    def __init__(self, status: Status, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 @attrs.define(kw_only=True, eq=False)

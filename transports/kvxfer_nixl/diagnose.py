@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from kvxfer.status import Status
 from kvxfer.transport.finding import Finding, Level
+from kvxfer.transport.sessions import Refused
 from kvxfer_nixl.agent import LIBFABRIC
 from kvxfer_nixl.session import Session
-from kvxfer_nixl.settings import Refused
 
 _RDMA_FOLDER = "/sys/class/infiniband"
 

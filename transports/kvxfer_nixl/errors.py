@@ -45,8 +45,3 @@ def status_of(error: BaseException) -> Status:
         if kind.__name__ in STATUS_OF:
             return STATUS_OF[kind.__name__]
     return _OTHERWISE
-
-
-def text_of(error: BaseException) -> str:
-    """One line for people."""
-    return f"{type(error).__name__}: {error}"

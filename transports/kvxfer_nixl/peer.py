@@ -17,9 +17,10 @@ from kvxfer.errors import RemoteFault
 from kvxfer.status import Status
 from kvxfer.transport.liveness import Whereabouts, own_identity, process_is_gone, whereabouts
 from kvxfer.transport.ops import U64
+from kvxfer.transport.sessions import text_of
 from kvxfer_nixl.agent import NixlAgent, agent_is_alive, release
 from kvxfer_nixl.blob import PeerBlob
-from kvxfer_nixl.errors import status_of, text_of
+from kvxfer_nixl.errors import status_of
 from kvxfer_nixl.fence import Facts, Proof, prove
 from kvxfer_nixl.hand import Hand
 from kvxfer_nixl.regions import Place, Regions

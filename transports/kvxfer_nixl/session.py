@@ -21,6 +21,7 @@ from kvxfer.transport.caps import Caps
 from kvxfer.transport.liveness import own_identity
 from kvxfer.transport.ops import COMPLETION, U64, Memory
 from kvxfer.transport.ranges import column_fault
+from kvxfer.transport.sessions import Refused, text_of
 from kvxfer_nixl.agent import (
     LIBFABRIC,
     UCX,
@@ -32,12 +33,11 @@ from kvxfer_nixl.agent import (
     load_library,
 )
 from kvxfer_nixl.blob import BLOB_BYTES_MAX, DEVICE_MAX, REGIONS_MAX, PeerBlob
-from kvxfer_nixl.errors import text_of
 from kvxfer_nixl.fabric import load_fabric
 from kvxfer_nixl.hand import Hand
 from kvxfer_nixl.peer import End, Peer
 from kvxfer_nixl.regions import Place, Regions
-from kvxfer_nixl.settings import Refused, Settings
+from kvxfer_nixl.settings import Settings
 
 NOTIFICATION_BYTES_MAX: Final = 1 << 20
 REQUESTS_MAX: Final = 1 << 16

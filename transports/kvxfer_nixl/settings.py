@@ -12,17 +12,10 @@ from typing import Any, Final
 import attrs
 
 from kvxfer.status import Status
+from kvxfer.transport.sessions import Refused
 from kvxfer_nixl.agent import UCX
 
 _OPTIONS: Final = ("backends", "ucx_tls", "preload")
-
-
-class Refused(Exception):
-    """A call answers with a status that is not OK; caught by the table, never seen outside."""
-
-    def __init__(self, status: Status, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 @attrs.frozen(kw_only=True)

@@ -1,18 +1,12 @@
 """The ops table of this transport.
 
-Owns the session handles, one lock per session, and the rule that no exception
-crosses the table. Refuses to know the shim. Invariants: a session handle is never
-given again; at the end of the interpreter no engine thread is left.
+Owns the map from slots to what a session does. Refuses to know the shim. Invariant: at the
+end of the interpreter no engine thread is left.
 """
 
 from __future__ import annotations
 
-import atexit
-import itertools
-import os
-import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import attrs
 import numpy.typing as npt
@@ -20,74 +14,12 @@ import numpy.typing as npt
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
 from kvxfer.transport.ops import U64, Direction, Memory, Strided, TransportOps
+from kvxfer.transport.sessions import SessionTable
 from kvxfer.transport.stubs import stub_ops
-from kvxfer_ucx.session import CAPS, Refused, Session
+from kvxfer_ucx.session import CAPS, Session
 
-_EXIT_WAIT_S: Final = 2.0
-"""How long the end of the interpreter waits for a call that another thread is in."""
-
-_T = TypeVar("_T")
-
-
-@attrs.define(eq=False)
-class _Held:
-    """A session with its lock. `pid` is that of the process that opened it."""
-
-    session: Session
-    pid: int
-    lock: threading.Lock = attrs.field(factory=threading.Lock)
-    closed: bool = False
-
-
-_held: Final[dict[int, _Held]] = {}
-_handles: Final = itertools.count(1)
-_last_refusal: Final = {"text": "no call has been refused"}
-
-
-def _call(session: int, nothing: _T, action: Callable[..., _T], *args: Any) -> tuple[Status, _T]:
-    """Run `action` on a session; every way in which it can end is a status."""
-    try:
-        held = _held.get(session)
-    except TypeError:
-        held = None
-    if held is None:
-        return Status.CLOSED, nothing
-    with held.lock:
-        if held.closed:
-            return Status.CLOSED, nothing
-        try:
-            return Status.OK, action(held.session, *args)
-        except Refused as answer:
-            held.session.error = str(answer)
-            return answer.status, nothing
-        except (AttributeError, OverflowError, TypeError, ValueError) as error:
-            # What Python raises where an argument is not of the type that the table asks for.
-            held.session.error = _text_of(error)
-            return Status.OP_INVALID, nothing
-        except Exception as error:  # noqa: BLE001 - rule 1: whatever it is, it must not cross
-            held.session.error = _text_of(error)
-            return Status.SESSION_FAILED, nothing
-
-
-def _open(options: Mapping[str, Any]) -> tuple[Status, int]:
-    try:
-        session = Session.open(options)
-    except Refused as answer:
-        _last_refusal["text"] = str(answer)
-        return answer.status, 0
-    except (AttributeError, TypeError) as error:
-        _last_refusal["text"] = f"options: {_text_of(error)}"
-        return Status.OP_INVALID, 0
-    handle = next(_handles)
-    _held[handle] = _Held(session, os.getpid())
-    return Status.OK, handle
-
-
-def _close(session: int) -> Status:
-    status, _ = _call(session, None, Session.close)
-    if status == Status.OK:
-        _held.pop(session).closed = True
-    return status
+_table: Final = SessionTable(Session.open)
+_call: Final = _table.call
 
 
 def _caps(session: int) -> Caps:
@@ -163,31 +95,10 @@ def _wakeup_fd(session: int) -> tuple[Status, int]:
     return _call(session, -1, Session.wakeup_fd)
 
 
-def _last_error(session: int) -> str:
-    status, text = _call(session, "", lambda s: s.error)
-    return text if status == Status.OK else _last_refusal["text"]
-
-
-def _text_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _close_at_exit() -> None:
-    for held in list(_held.values()):
-        # After a fork the engine is the parent's. A thread that is still inside a call keeps
-        # its session: taking it from under the thread would be worse than leaving it.
-        if held.pid == os.getpid() and held.lock.acquire(timeout=_EXIT_WAIT_S):
-            held.closed = True
-            held.session.close()
-            held.lock.release()
-
-
-atexit.register(_close_at_exit)
-
 OPS: Final[TransportOps] = attrs.evolve(
     stub_ops("ucx"),
-    open=_open,
-    close=_close,
+    open=_table.open,
+    close=_table.close,
     caps=_caps,
     register_region=_register_region,
     allocate_region=_allocate_region,
@@ -204,5 +115,5 @@ OPS: Final[TransportOps] = attrs.evolve(
     send_notification=_send_notification,
     poll_notifications=_poll_notifications,
     wakeup_fd=_wakeup_fd,
-    last_error=_last_error,
+    last_error=_table.last_error,
 )

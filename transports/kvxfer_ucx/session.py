@@ -26,6 +26,7 @@ from kvxfer.transport.caps import Caps
 from kvxfer.transport.liveness import Whereabouts, own_identity, process_is_gone, whereabouts
 from kvxfer.transport.ops import COMPLETION, U64, Direction, Memory, Strided
 from kvxfer.transport.ranges import column_fault, expand_strided, strided_fault
+from kvxfer.transport.sessions import Refused
 from kvxfer_ucx.binding import TEXT_BYTES, Shim, load_shim
 from kvxfer_ucx.blob import (
     ADDRESS_BYTES_MAX,
@@ -64,14 +65,6 @@ INBOX_BYTES: Final = 256 << 10
 _U64: Final = np.dtype(np.uint64)
 _NOTE: Final = struct.Struct("=QQ")
 _ADDRESS_STOP: Final = 1 << 64
-
-
-class Refused(Exception):
-    """A call answers with a status that is not OK; caught by the table, never seen outside."""
-
-    def __init__(self, status: Status, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 @attrs.define(kw_only=True, eq=False)
