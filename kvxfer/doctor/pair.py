@@ -17,12 +17,20 @@ _MEMORY = {"MEM_DRAM": "host memory", "MEM_CUDA": "GPU memory", "MEM_NEURON": "N
 
 
 def judge(here: Report, there: Report) -> tuple[Finding, ...]:
-    """One finding for the protocol, then one for each transport that either side knows."""
+    """One finding for the protocol, then those of each transport that either side knows.
+
+    A transport that works on neither side is a note; one that works on one side only is a
+    problem, and so is a pair without any.
+    """
     theirs = {trial.name: trial for trial in there.trials}
     ours = {trial.name: trial for trial in here.trials}
     found = [_protocol(here, there)]
     for name in sorted(ours.keys() | theirs.keys()):
         found += _transport(name, here, there, ours.get(name), theirs.get(name))
+    if not any(f.level is Level.FINE for f in found[1:]):
+        text = "no transport works between the two sides"
+        fix = "make one work on both: the notes above name what is missing"
+        found.append(Finding(level=Level.PROBLEM, subject="transports", text=text, fix=fix))
     return tuple(found)
 
 
@@ -47,11 +55,12 @@ def _range(report: Report) -> str:
 def _transport(
     name: str, here: Report, there: Report, ours: Trial | None, theirs: Trial | None
 ) -> Iterator[Finding]:
+    on_neither = not any(trial is not None and trial.works for trial in (ours, theirs))
     for trial, side, report in ((ours, "here", here), (theirs, "there", there)):
         if trial is None or not trial.works:
             detail = "not known" if trial is None else trial.detail
             yield Finding(
-                level=Level.PROBLEM,
+                level=Level.NOTE if on_neither else Level.PROBLEM,
                 subject=name,
                 text=f"does not work {side} ({report.host.name}): {detail}",
                 fix="run `kvxfer doctor` on that host and follow what it says",

@@ -40,8 +40,13 @@ class Trial:
 
 def attempt(found: Found) -> Trial:
     """Try `found` in a child process, for at most TRIAL_S_MAX seconds."""
+    if found.status == Status.LIBRARY_MISSING:
+        # Nobody needs every transport: it is worth a note until somebody wants this one.
+        fix = "only where you want this transport: install what the text names"
+        missing = Finding(level=Level.NOTE, subject=found.name, text=found.detail, fix=fix)
+        return _failed(found, found.detail, fix).with_findings(missing)
     if found.status != Status.OK:
-        return _failed(found, found.detail, "see the text; `pip install` what it names")
+        return _failed(found, found.detail, "see the text: the plug-in itself is broken")
     command = [sys.executable, "-m", __name__, found.name]
     try:
         done = subprocess.run(

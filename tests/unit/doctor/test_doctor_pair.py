@@ -76,7 +76,18 @@ def test_what_stands_in_the_way_is_named() -> None:
     other = attrs.evolve(_THERE.host, rdma_devices=("m0 mlx5_core",))
     assert _worst(attrs.evolve(_THERE, host=other))[0] is Level.NOTE
     alone = attrs.evolve(_NET, caps=("MEM_DRAM",))
-    assert _worst(_THERE, attrs.evolve(_HERE, trials=(alone,)))[0] is Level.NOTE
+    found = judge(attrs.evolve(_HERE, trials=(alone,)), _THERE)
+    assert [f.level for f in found if f.subject == "net"] == [Level.NOTE]
+
+
+def test_what_works_on_neither_side_is_a_note_and_a_pair_without_any_a_problem() -> None:
+    broken = attrs.evolve(_NET, works=False, detail="no library")
+    other = attrs.evolve(_NET, name="other", works=False, detail="no library")
+    both = [attrs.evolve(side, trials=(_NET, other)) for side in (_HERE, _THERE)]
+    assert {f.level for f in judge(*both)} == {Level.FINE, Level.NOTE}
+    none = [attrs.evolve(side, trials=(broken, other)) for side in (_HERE, _THERE)]
+    found = judge(*none)
+    assert [f.subject for f in found if f.level is Level.PROBLEM] == ["transports"]
 
 
 def test_a_report_survives_json() -> None:
@@ -102,6 +113,8 @@ def test_the_loopback_is_tried_in_a_process_of_its_own() -> None:
 def test_a_transport_that_cannot_be_used_costs_its_row_only() -> None:
     missing = attempt(_found("net", Status.LIBRARY_MISSING))
     assert (missing.works, missing.detail) == (False, "d")
+    assert missing.findings[0].level is Level.NOTE
+    assert attempt(_found("net", Status.SESSION_FAILED)).findings[0].level is Level.PROBLEM
     unknown = attempt(_found("nosuch"))
     assert not unknown.works
     assert "known here are" in unknown.detail
