@@ -27,7 +27,8 @@ from kvxfer.testing.sim.scene import Scene, SimViolation
 from kvxfer.testing.sim.shapes import Shape, fits
 from kvxfer.testing.sim.wires import Wires
 
-REST_US = 3_600_000_000
+REST_US = 30 * 3_600_000_000
+"""A queue of prefills whose consumers have left drains by one offer lease after the other."""
 """Virtual time after which what has not ended will not: an hour."""
 PROBE_US = 200_000_000
 """Virtual time that a transfer may take where nothing goes wrong; above every deadline."""
