@@ -33,6 +33,9 @@ Probe = Callable[[Bench], Awaitable[None]]
 LATE_S = 5.0
 """A decode leg that comes this much later is late, and within P's lease."""
 LONG_ANSWER_TOKENS = 600
+EARLY_TOKENS = 300
+LONGEST_ANSWER_TOKENS = 2500
+"""Decoded for far longer than a request takes to be staged, also where a token takes 4 ms."""
 """Decoding takes seconds."""
 TRIES = 3
 POLL_S = 0.02
@@ -72,10 +75,10 @@ async def a3(bench: Bench) -> None:
 async def b(bench: Bench) -> None:
     """P is killed while one request waits at D for its KV and another one is decoding."""
     pair = bench.pair
-    early = prompt(STAGED_TOKENS, "b early")
+    early = prompt(EARLY_TOKENS, "b early")
     name = fresh_name()
     prefill = bench.send_prefill(name, early)
-    decoding = bench.send_decode(name, early, LONG_ANSWER_TOKENS, stream=True)
+    decoding = bench.send_decode(name, early, LONGEST_ANSWER_TOKENS, stream=True)
     await prefill.wait(ANSWER_S)
     await decoding.await_first_bytes(ANSWER_S)
     staged = await bench.stage("b")
@@ -86,7 +89,7 @@ async def b(bench: Bench) -> None:
     await bench.note_end(staged.decode, staged.token_ids, limit_s, ANSWER_TOKENS)
     await staged.decode.cut()
     answer = await decoding.wait(ANSWER_S)
-    expected = await bench.expected(early, LONG_ANSWER_TOKENS)
+    expected = await bench.expected(early, LONGEST_ANSWER_TOKENS)
     bench.note("the decoding request ends right", answer is not None and answer.tokens == expected)
     await bench.note_free(pair.decode)
     served = await bench.expected(prompt(64, "b plain"), ANSWER_TOKENS)
