@@ -58,6 +58,8 @@ def pack(value: Any) -> Any:
             return {_STRIDED: [pack(column) for column in attrs.astuple(value, recurse=False)]}
         case None | bool() | int() | str() | bytes():
             return value
+        case list() | tuple():
+            return [pack(inner) for inner in value]
         case dict():
             return {str(key): pack(inner) for key, inner in value.items()}
         case _:
@@ -65,7 +67,9 @@ def pack(value: Any) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """The argument again."""
+    """The argument again; a tuple comes as a list."""
+    if isinstance(value, list):
+        return [unpack(inner) for inner in value]
     if not isinstance(value, dict):
         return value
     if _COLUMN in value:

@@ -38,7 +38,10 @@ def there(value):
     return got
 
 
-@pytest.mark.parametrize("value", [None, 7, (1 << 64) - 1, b"\0\xff", "text", {"a": 1, "b": None}])
+@pytest.mark.parametrize(
+    "value",
+    [None, 7, (1 << 64) - 1, b"\0\xff", "text", {"a": 1, "b": None}, {"backends": ["LIBFABRIC"]}],
+)
 def test_plain_arguments_come_as_they_went(value) -> None:
     assert unpack(there(pack(value))) == value
 
