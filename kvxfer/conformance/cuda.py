@@ -95,6 +95,7 @@ class CudaLink:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             )
         self._link = Connection(ours.detach())
+        self.records = np.zeros(16, dtype=COMPLETION)
         self.ops = ops
         status, self.session = ops.open(options)
         assert status == Status.OK, ops.last_error(self.session)
@@ -106,15 +107,13 @@ class CudaLink:
         assert ops.peer_connect(self.session, self.peer, their_blob) == Status.OK
         self._link.send(blob)
         assert self.hear() == "connected"
-        self.records = np.zeros(16, dtype=COMPLETION)
 
     def hear(self) -> Any:
         """The next thing the other process says; this end's table turns meanwhile."""
         end = time.monotonic() + DEADLINE_S
         while not self._link.poll(0.0001):
             assert time.monotonic() < end, "the other process does not answer"
-            if hasattr(self, "records"):
-                self.ops.poll(self.session, self.records)
+            self.ops.poll(self.session, self.records)
         return self._link.recv()
 
     def fill_far(self, data: bytes) -> None:

@@ -131,7 +131,8 @@ class RegionIndex:
         base, reach = int(self.base[0]), int(self.reach[0])
         if int(start.min()) < base or int(start.max()) > reach or int(length.max()) > reach - base:
             return False
-        return int((start + length).max()) <= reach if reach + reach - base < 1 << 64 else False
+        # Now no sum is above 2 * reach - base; where that may wrap, the search decides.
+        return 2 * reach - base < 1 << 64 and int((start + length).max()) <= reach
 
 
 def join_ranges(local: U64, remote: U64, length: U64) -> tuple[U64, U64, U64]:

@@ -19,7 +19,6 @@ import attrs
 CUDA_VARIABLE: Final = "KVXFER_CUDA_LIBRARY"
 """Path of the driver's library, where it is not libcuda.so.1."""
 IPC_HANDLE_BYTES: Final = 64
-UUID_BYTES: Final = 16
 
 NOT_READY: Final = 600
 _EVENT_BLOCKING_NO_TIMING: Final = 1 | 2
@@ -101,11 +100,6 @@ class Driver:
         at = ctypes.c_uint64(address)
         self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(length), at)
         return base.value, length.value
-
-    def uuid(self) -> bytes:
-        held = ctypes.create_string_buffer(UUID_BYTES)
-        self.call("cuDeviceGetUuid", held, self.device)
-        return held.raw
 
     def name_for_others(self, base: int) -> bytes:
         """What another process gives to `open_from_other`."""

@@ -158,7 +158,7 @@ class Session:
             theirs = PeerBlob.decode(blob)
         except RemoteFault as fault:
             raise Refused(Status.PEER_BLOB, str(fault)) from fault
-        if theirs.token in self._by_token and self._by_token[theirs.token] == peer:
+        if self._by_token.get(theirs.token) == peer:
             raise Refused(Status.PEER_BLOB, "this is the peer handle's own blob")
         if found.failed or found.fence_tried:
             raise Refused(Status.PEER_FAILED, found.failed or "the peer was fenced")
