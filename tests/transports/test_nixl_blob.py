@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvxfer.errors import RemoteFault
+from kvxfer.transport.blobs import BLOB_BYTES_MAX
 from kvxfer.transport.liveness import ProcessIdentity
 from kvxfer.transport.ops import Memory
-from kvxfer_nixl.blob import BLOB_BYTES_MAX, FORMAT, MAGIC, PeerBlob
+from kvxfer_nixl.blob import FORMAT, MAGIC, PeerBlob
 
 _SAMPLE = PeerBlob(
     nixl_version="1.5.1",

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvxfer.errors import RemoteFault
+from kvxfer.transport.blobs import BLOB_BYTES_MAX
 from kvxfer.transport.liveness import ProcessIdentity
 from kvxfer.transport.ops import TransportOps
-from kvxfer_ucx.blob import BLOB_BYTES_MAX, FORMAT, MAGIC, REGIONS_MAX, PeerBlob
+from kvxfer_ucx.blob import FORMAT, MAGIC, REGIONS_MAX, PeerBlob
 
 _KEY = struct.pack("<QB", 0b101, 0) + b"\x03abc" + b"\x00" + b"distances"
 

@@ -17,6 +17,7 @@ from typing import Final
 import attrs
 
 from kvxfer.errors import RemoteFault
+from kvxfer.transport.blobs import Reader, text_bytes
 from kvxfer.transport.liveness import ProcessIdentity
 from kvxfer_cuda.driver import IPC_HANDLE_BYTES
 
@@ -24,7 +25,6 @@ MAGIC: Final = b"KVXC"
 FORMAT: Final = 1
 TOKEN_BYTES: Final = 16
 REGIONS_MAX: Final = 1024
-_TEXT_BYTES_MAX: Final = 256
 _HEAD: Final = struct.Struct(">4sH")
 _REGION: Final = struct.Struct(f">QQQQ{IPC_HANDLE_BYTES}s")
 _ADDRESS_STOP: Final = 1 << 64
@@ -56,7 +56,7 @@ class PeerBlob:
     def encode(self) -> bytes:
         process = self.process
         texts = (self.mail, process.boot_id, process.namespaces)
-        parts = [_HEAD.pack(MAGIC, FORMAT), *map(_text, texts)]
+        parts = [_HEAD.pack(MAGIC, FORMAT), *map(text_bytes, texts)]
         parts.append(struct.pack(">QQ", process.pid, process.start_ticks) + self.token)
         parts.append(struct.pack(">H", len(self.regions)))
         parts += [
@@ -70,19 +70,19 @@ class PeerBlob:
         """Raises `RemoteFault`."""
         if not isinstance(blob, bytes):
             raise RemoteFault("blob", type(blob).__name__, "must be bytes")
-        reader = _Reader(blob)
-        magic, form = _HEAD.unpack(reader.take(_HEAD.size))
+        reader = Reader(blob)
+        magic, form = _HEAD.unpack(reader.take("head", _HEAD.size))
         if (magic, form) != (MAGIC, FORMAT):
             raise RemoteFault("blob.magic", (magic, form), f"must be {MAGIC!r}, format {FORMAT}")
-        mail, boot_id, namespaces = reader.text(), reader.text(), reader.text()
-        pid, start_ticks = struct.unpack(">QQ", reader.take(16))
+        mail, boot_id, namespaces = (
+            reader.text(field) for field in ("mail", "boot_id", "namespaces")
+        )
+        pid, start_ticks = reader.number("pid", ">Q"), reader.number("start_ticks", ">Q")
         if not 0 < pid < _PID_MAX or not mail:
             raise RemoteFault("blob.pid", pid, f"from 1 to {_PID_MAX - 1}, with a mail address")
-        token = reader.take(TOKEN_BYTES)
-        (count,) = struct.unpack(">H", reader.take(2))
-        if count > REGIONS_MAX:
-            raise RemoteFault("blob region count", count, f"at most {REGIONS_MAX}")
-        regions = tuple(_region(reader.take(_REGION.size)) for _ in range(count))
+        token = reader.take("token", TOKEN_BYTES)
+        count = reader.bounded("region count", ">H", 0, REGIONS_MAX)
+        regions = tuple(_region(reader.take("region", _REGION.size)) for _ in range(count))
         reader.end()
         process = ProcessIdentity(
             boot_id=boot_id, namespaces=namespaces, pid=pid, start_ticks=start_ticks
@@ -103,34 +103,3 @@ def _region(row: bytes) -> Lent:
         allocation_bytes=allocation_bytes,
         name=name,
     )
-
-
-def _text(text: str) -> bytes:
-    data = text.encode("ascii", errors="replace")[:_TEXT_BYTES_MAX]
-    return struct.pack(">H", len(data)) + data
-
-
-@attrs.define
-class _Reader:
-    data: bytes
-    at: int = 0
-
-    def take(self, count: int) -> bytes:
-        left = len(self.data) - self.at
-        if count > left:
-            raise RemoteFault("blob length", len(self.data), f"{count - left} bytes are missing")
-        self.at += count
-        return self.data[self.at - count : self.at]
-
-    def text(self) -> str:
-        (length,) = struct.unpack(">H", self.take(2))
-        if length > _TEXT_BYTES_MAX:
-            raise RemoteFault("blob text length", length, f"at most {_TEXT_BYTES_MAX}")
-        data = self.take(length)
-        if not data.isascii():
-            raise RemoteFault("blob text", data, "must be ASCII")
-        return data.decode("ascii")
-
-    def end(self) -> None:
-        if self.at != len(self.data):
-            raise RemoteFault("blob end", len(self.data) - self.at, "bytes are left over")

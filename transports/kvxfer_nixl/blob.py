@@ -15,28 +15,24 @@ handshake's work (DESIGN section 9).
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from typing import Final
 
 import attrs
 
 from kvxfer.errors import RemoteFault
-from kvxfer.limits import Limits
+from kvxfer.transport.blobs import Reader, opened, seal, text_bytes
 from kvxfer.transport.liveness import ProcessIdentity
 from kvxfer.transport.ops import Memory
 
 MAGIC: Final = b"KVXN"
 FORMAT: Final = 2
-BLOB_BYTES_MAX: Final = Limits().blob_bytes_max
-TEXT_BYTES_MAX: Final = 256
 REGIONS_MAX: Final = 4096
 KINDS: Final = ("dram", "cuda", "neuron")
 """Kinds of memory by their number in a blob."""
 
 DEVICE_MAX: Final = (1 << 16) - 1
 
-_HEADER: Final = struct.Struct(">4sHI32s")
 _PID_MAX: Final = 1 << 31
 _ADDRESS_STOP: Final = 1 << 64
 
@@ -57,18 +53,18 @@ class PeerBlob:
         """The bytes that `decode` takes."""
         process = self.process
         texts = (self.nixl_version, self.agent, process.boot_id, process.namespaces, self.backend)
-        parts = [_text(text) for text in texts]
+        parts = [text_bytes(text) for text in texts]
         parts.append(struct.pack(">QQI", process.pid, process.start_ticks, len(self.regions)))
         rows = [(m.base, m.length, KINDS.index(m.kind), m.device) for m in self.regions]
         parts += [struct.pack(f">{len(column)}Q", *column) for column in zip(*rows)]
         parts.append(struct.pack(">I", len(self.metadata)) + self.metadata)
         body = b"".join(parts)
-        return _HEADER.pack(MAGIC, FORMAT, len(body), hashlib.sha256(body).digest()) + body
+        return seal(MAGIC, FORMAT, body)
 
     @classmethod
     def decode(cls, blob: bytes) -> PeerBlob:
         """Raises `RemoteFault` where `blob` is not one of ours, whole and unchanged."""
-        reader = _Reader(_checked_body(blob))
+        reader = Reader(opened(MAGIC, FORMAT, blob))
         nixl_version, agent = reader.text("nixl_version"), reader.text("agent")
         boot_id, namespaces = reader.text("boot_id"), reader.text("namespaces")
         backend = reader.text("backend")
@@ -93,26 +89,7 @@ class PeerBlob:
         )
 
 
-def _checked_body(blob: bytes) -> bytes:
-    if not isinstance(blob, bytes):
-        raise RemoteFault("blob", type(blob).__name__, "must be bytes")
-    if not _HEADER.size < len(blob) <= BLOB_BYTES_MAX:
-        bound = f"from {_HEADER.size + 1} to {BLOB_BYTES_MAX} bytes"
-        raise RemoteFault("blob length", len(blob), bound)
-    magic, form, length, digest = _HEADER.unpack_from(blob)
-    if magic != MAGIC:
-        raise RemoteFault("blob.magic", magic, f"must be {MAGIC!r}: the blob of another transport?")
-    if form != FORMAT:
-        raise RemoteFault("blob.format", form, f"this side reads format {FORMAT}")
-    body = blob[_HEADER.size :]
-    if len(body) != length:
-        raise RemoteFault("blob body length", len(body), f"the header says {length}")
-    if hashlib.sha256(body).digest() != digest:
-        raise RemoteFault("blob.digest", digest.hex(), "the body does not match it")
-    return body
-
-
-def _regions(reader: _Reader) -> tuple[Memory, ...]:
+def _regions(reader: Reader) -> tuple[Memory, ...]:
     count = reader.number("region count", ">I")
     if count > REGIONS_MAX:
         raise RemoteFault("blob region count", count, f"at most {REGIONS_MAX}")
@@ -130,40 +107,3 @@ def _region(base: int, length: int, kind: int, device: int) -> Memory:
     if device > DEVICE_MAX:
         raise RemoteFault("blob region device", device, f"at most {DEVICE_MAX}")
     return Memory(base=base, length=length, kind=KINDS[kind], device=device)
-
-
-def _text(text: str) -> bytes:
-    data = text.encode("ascii", errors="replace")[:TEXT_BYTES_MAX]
-    return struct.pack(">H", len(data)) + data
-
-
-@attrs.define
-class _Reader:
-    """Takes a body apart from front to back; never reads past its end."""
-
-    body: bytes
-    at: int = 0
-
-    def take(self, field: str, count: int) -> bytes:
-        left = len(self.body) - self.at
-        if count > left:
-            raise RemoteFault(f"blob {field}", count, f"only {left} bytes are left")
-        self.at += count
-        return self.body[self.at - count : self.at]
-
-    def number(self, field: str, form: str) -> int:
-        (value,) = struct.unpack(form, self.take(field, struct.calcsize(form)))
-        return int(value)
-
-    def text(self, field: str) -> str:
-        length = self.number(f"{field} length", ">H")
-        if length > TEXT_BYTES_MAX:
-            raise RemoteFault(f"blob {field} length", length, f"at most {TEXT_BYTES_MAX}")
-        data = self.take(field, length)
-        if not data.isascii():
-            raise RemoteFault(f"blob {field}", data, "must be ASCII")
-        return data.decode("ascii")
-
-    def end(self) -> None:
-        if self.at != len(self.body):
-            raise RemoteFault("blob end", len(self.body) - self.at, "bytes are left over")

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvxfer.status import Status
+from kvxfer.transport.blobs import BLOB_BYTES_MAX
 from kvxfer.transport.caps import Caps
 from kvxfer.transport.liveness import own_identity
 from kvxfer.transport.ops import COMPLETION, U64, Memory
@@ -32,7 +33,7 @@ from kvxfer_nixl.agent import (
     library_version,
     load_library,
 )
-from kvxfer_nixl.blob import BLOB_BYTES_MAX, DEVICE_MAX, REGIONS_MAX, PeerBlob
+from kvxfer_nixl.blob import DEVICE_MAX, REGIONS_MAX, PeerBlob
 from kvxfer_nixl.fabric import load_fabric
 from kvxfer_nixl.hand import Hand
 from kvxfer_nixl.peer import End, Peer

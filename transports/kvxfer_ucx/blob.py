@@ -16,7 +16,6 @@ damage, it does not authenticate: that is the handshake's work (DESIGN section 9
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from typing import Final
 
@@ -24,20 +23,17 @@ import attrs
 import numpy as np
 
 from kvxfer.errors import RemoteFault
-from kvxfer.limits import Limits
+from kvxfer.transport.blobs import Reader, opened, seal, text_bytes
 from kvxfer.transport.liveness import ProcessIdentity
 from kvxfer.transport.ops import U64
 
 MAGIC: Final = b"KVXU"
 FORMAT: Final = 1
-BLOB_BYTES_MAX: Final = Limits().blob_bytes_max
 COOKIE_BYTES: Final = 16
-TEXT_BYTES_MAX: Final = 256
 ADDRESS_BYTES_MAX: Final = 16 << 10
 KEY_BYTES_MAX: Final = 4096
 REGIONS_MAX: Final = 4096
 
-_HEADER: Final = struct.Struct(">4sHI32s")
 _PID_MAX: Final = 1 << 31
 _ADDRESS_VERSION_MASK: Final = 0x0F
 _ADDRESS_VERSION_MAX: Final = 1
@@ -62,7 +58,7 @@ class PeerBlob:
     def encode(self) -> bytes:
         """The bytes that `decode` takes."""
         process = self.process
-        parts = [_text(process.boot_id), _text(process.namespaces)]
+        parts = [text_bytes(process.boot_id), text_bytes(process.namespaces)]
         parts.append(struct.pack(">QQ", process.pid, process.start_ticks) + self.cookie)
         parts.append(struct.pack(">I", len(self.address)) + self.address)
         parts.append(struct.pack(">I", len(self.keys)))
@@ -70,7 +66,7 @@ class PeerBlob:
         parts.append(np.array([len(key) for key in self.keys], dtype=">u2").tobytes())
         parts += self.keys
         body = b"".join(parts)
-        return _HEADER.pack(MAGIC, FORMAT, len(body), hashlib.sha256(body).digest()) + body
+        return seal(MAGIC, FORMAT, body)
 
     def kinds(self) -> U64:
         """UCX's number for the kind of memory of each region, out of its key."""
@@ -82,7 +78,7 @@ class PeerBlob:
     @classmethod
     def decode(cls, blob: bytes) -> PeerBlob:
         """Raises `RemoteFault` where `blob` is not one of ours, whole and unchanged."""
-        reader = _Reader(_checked_body(blob))
+        reader = Reader(opened(MAGIC, FORMAT, blob))
         boot_id, namespaces = reader.text("boot_id"), reader.text("namespaces")
         pid, start_ticks = reader.number("pid", ">Q"), reader.number("start_ticks", ">Q")
         if not 0 < pid < _PID_MAX:
@@ -110,25 +106,6 @@ class PeerBlob:
             lengths=lengths,
             keys=keys,
         )
-
-
-def _checked_body(blob: bytes) -> bytes:
-    if not isinstance(blob, bytes):
-        raise RemoteFault("blob", type(blob).__name__, "must be bytes")
-    if not _HEADER.size < len(blob) <= BLOB_BYTES_MAX:
-        bound = f"from {_HEADER.size + 1} to {BLOB_BYTES_MAX} bytes"
-        raise RemoteFault("blob length", len(blob), bound)
-    magic, form, length, digest = _HEADER.unpack_from(blob)
-    if magic != MAGIC:
-        raise RemoteFault("blob.magic", magic, f"must be {MAGIC!r}: the blob of another transport?")
-    if form != FORMAT:
-        raise RemoteFault("blob.format", form, f"this side reads format {FORMAT}")
-    body = blob[_HEADER.size :]
-    if len(body) != length:
-        raise RemoteFault("blob body length", len(body), f"the header says {length}")
-    if hashlib.sha256(body).digest() != digest:
-        raise RemoteFault("blob.digest", digest.hex(), "the body does not match it")
-    return body
 
 
 def _check_regions(handles: U64, bases: U64, lengths: U64) -> None:
@@ -166,47 +143,3 @@ def _checked_key(key: bytes) -> bytes:
         if at > len(key):
             raise RemoteFault("blob key", key.hex(), "ends inside the key of a memory domain")
     return key
-
-
-def _text(text: str) -> bytes:
-    data = text.encode("ascii", errors="replace")[:TEXT_BYTES_MAX]
-    return struct.pack(">H", len(data)) + data
-
-
-@attrs.define
-class _Reader:
-    """Takes a body apart from front to back; never reads past its end."""
-
-    body: bytes
-    at: int = 0
-
-    def take(self, field: str, count: int) -> bytes:
-        left = len(self.body) - self.at
-        if count > left:
-            raise RemoteFault(f"blob {field}", count, f"only {left} bytes are left")
-        self.at += count
-        return self.body[self.at - count : self.at]
-
-    def number(self, field: str, form: str) -> int:
-        (value,) = struct.unpack(form, self.take(field, struct.calcsize(form)))
-        return int(value)
-
-    def bounded(self, field: str, form: str, low: int, high: int) -> int:
-        value = self.number(field, form)
-        if not low <= value <= high:
-            raise RemoteFault(f"blob {field}", value, f"from {low} to {high}")
-        return value
-
-    def column(self, field: str, form: str, count: int) -> np.ndarray:
-        kind = np.dtype(form)
-        return np.frombuffer(self.take(field, count * kind.itemsize), dtype=kind)
-
-    def text(self, field: str) -> str:
-        data = self.take(field, self.bounded(f"{field} length", ">H", 0, TEXT_BYTES_MAX))
-        if not data.isascii():
-            raise RemoteFault(f"blob {field}", data, "must be ASCII")
-        return data.decode("ascii")
-
-    def end(self) -> None:
-        if self.at != len(self.body):
-            raise RemoteFault("blob end", len(self.body) - self.at, "bytes are left over")

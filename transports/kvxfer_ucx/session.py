@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from kvxfer.errors import BadValue, RemoteFault
 from kvxfer.status import Status
+from kvxfer.transport.blobs import BLOB_BYTES_MAX
 from kvxfer.transport.caps import Caps
 from kvxfer.transport.liveness import Whereabouts, own_identity, process_is_gone, whereabouts
 from kvxfer.transport.ops import COMPLETION, U64, Direction, Memory, Strided
@@ -30,7 +31,6 @@ from kvxfer.transport.sessions import Refused
 from kvxfer_ucx.binding import TEXT_BYTES, Shim, load_shim
 from kvxfer_ucx.blob import (
     ADDRESS_BYTES_MAX,
-    BLOB_BYTES_MAX,
     COOKIE_BYTES,
     KEY_BYTES_MAX,
     REGIONS_MAX,
