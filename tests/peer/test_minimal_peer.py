@@ -109,6 +109,8 @@ def test_the_next_attempt_is_another_one(consumer: Consumer, producer: Producer)
     consumer.cancel(first, time.monotonic())
     turn_until(consumer, lambda: first.let_go)
     second = register(consumer, "t", 2)
+    # An offer that finds only the cancelled attempt ends at once, and the second is on its way.
+    until(lambda: producer.agent.counters()["live"] == 1)
     producer.offer("t", 5)
     turn_until(consumer, lambda: second.let_go)
     assert (second.attempt, second.request) == (2, "landed")
