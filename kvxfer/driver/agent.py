@@ -210,7 +210,8 @@ class Agent:
 
     def take(self) -> list[Result]:
         """All results since the last call. AgentFailed once the writer thread is dead."""
-        self._arrived.clear()
+        if self._arrived.is_set():
+            self._arrived.clear()
         taken: list[Result] = []
         while self._results:
             taken.append(self._results.popleft())
@@ -246,13 +247,12 @@ class Agent:
     def _submit(self, command: Command) -> None:
         if self._failure is not None:
             raise AgentFailed(f"writer thread died: {self._failure!r}") from self._failure
-        self._mailbox.append(command)
-        if self._token is None or self._loop is None:
+        if self._loop is None:
             raise LocalFault("the agent was not started: use Agent.start")
-        try:
-            self._token.run_sync_soon(self._loop.wake, idempotent=True)
-        except trio.RunFinishedError:
-            raise LocalFault("the agent is closed") from None
+        self._mailbox.append(command)
+        # After the append: a loop that is about to rest looks into the mailbox once more.
+        if not self._loop.call():
+            raise LocalFault("the agent is closed")
 
     def _check_id(self, transfer_id: object) -> None:
         bytes_max = self.config.limits.transfer_id_bytes_max

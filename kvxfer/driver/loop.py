@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from kvxfer.core.ids import LinkId, PeerKey, Reason
+from kvxfer.driver.bell import Bell
 from kvxfer.driver.commands import Command
 from kvxfer.driver.pump import Pump, Turn
 from kvxfer.driver.results import Result
@@ -60,6 +61,9 @@ class Loop:
     publish: Callable[[dict[str, int]], None]
     on_drained: Callable[[], None] = lambda: None
     _wake: trio.Event = attrs.field(factory=trio.Event)
+    _bell: Bell = attrs.field(factory=Bell)
+    _resting: bool = False
+    """The loop sleeps, or is about to: a command has to wake it."""
     _stopping: bool = False
     _drain_s: float = 0.0
     _links: dict[LinkId, _Connection] = attrs.field(factory=dict)
@@ -73,6 +77,10 @@ class Loop:
     def wake(self) -> None:
         self._wake.set()
 
+    def call(self) -> bool:
+        """From any thread, after a command was put into the mailbox. False: the loop has ended."""
+        return self._bell.ring() if self._resting else not self._bell.closed
+
     def stop(self, drain_s: float) -> None:
         """End the loop: refuse, drain for at most `drain_s`, say bye, close (P1)."""
         self._stopping = True
@@ -80,7 +88,14 @@ class Loop:
         self.wake()
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        finally:
+            self._bell.close()
+
+    async def _run(self) -> None:
         async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self._listen_to_bell)
             for listener in self.listeners:
                 self._nursery.start_soon(self._accept, listener)
             fd = self.pump.wakeup_fd()
@@ -104,6 +119,11 @@ class Loop:
                 await trio.sleep(POLL_MAX_S)
 
     # --- the rhythm ---
+
+    async def _listen_to_bell(self) -> None:
+        while True:
+            await self._bell.rung()
+            self.wake()
 
     async def _watch(self, fd: int) -> None:
         """Wake the loop when the transport has something, then wait until it was fetched."""
@@ -143,8 +163,12 @@ class Loop:
         # While nothing of ours is posted, a transport that wakes us needs no polling.
         if self.pump.busy() and (self.pump.poster.active or not self._watched):
             until_s = min(until_s, pause_s)
+        self._resting = True
+        if self.mailbox:
+            self.wake()
         with trio.move_on_after(until_s):
             await self._wake.wait()
+        self._resting = False
 
     def _carry(self, turn: Turn) -> None:
         for link, data in turn.writes:
