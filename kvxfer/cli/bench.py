@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import click
 
@@ -72,3 +73,25 @@ def bench_layout(ctx: click.Context, /, rounds: int, seed: int, only: str, as_js
 
 
 bench_group.add_command(bench_transport)
+
+
+@bench_group.command("plot")
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the picture goes: a name ending in .svg or .png.",
+)
+@click.pass_context
+def bench_plot(ctx: click.Context, /, source: Path, out: Path) -> None:
+    """Draw the JSON of a benchmark, or of `kvxfer sim cluster`."""
+    from kvxfer.bench.plot import plot
+    from kvxfer.errors import BadValue, KvxferError
+
+    try:
+        plot(source, out)
+    except KvxferError as error:
+        click.echo(f"kvxfer bench: {error}", err=True)
+        ctx.exit(2 if isinstance(error, BadValue) else 1)
+    click.echo(str(out))

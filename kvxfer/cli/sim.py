@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvxfer.cli.sim_cluster import cluster_command
+
 if TYPE_CHECKING:
     from kvxfer.testing.sim import SeedResult, Total
 
 
-@click.command("sim", context_settings={"show_default": True})
+@click.group("sim", invoke_without_command=True, context_settings={"show_default": True})
 @click.option("--seed", default=0, type=click.IntRange(min=0), help="The first seed.")
 @click.option("--transfers", default=200, type=click.IntRange(min=1), help="Transfers per seed.")
 @click.option("--seeds", default=1, type=click.IntRange(min=1), help="How many seeds, upwards.")
@@ -43,8 +45,10 @@ def sim_command(
 
     Virtual time, no network, no threads: the same seed gives the same run, byte for
     byte. A seed that breaks an invariant prints the command that repeats it and the
-    last events of the transfer concerned.
+    last events of the transfer concerned. `cluster` simulates times instead of faults.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     from kvxfer.testing.sim import simulate
 
     def progress(result: SeedResult) -> None:
@@ -76,3 +80,6 @@ def _show(total: Total) -> None:
         style="green" if total.ok else "red",
         highlight=False,
     )
+
+
+sim_command.add_command(cluster_command)
