@@ -78,6 +78,7 @@ class Prefill:
     thread: Line = attrs.field(factory=Line)
     port: Line = attrs.field(factory=Line)
     waiting_tokens: int = 0
+    """Sent here and not computed yet; counted by who sends, before they arrive."""
     busy_s: float = 0.0
     _jobs: deque[_Job] = attrs.field(factory=deque)
     _busy: bool = False
@@ -86,7 +87,6 @@ class Prefill:
 
     def add(self, tokens: int, before: int, on_chunk: Callable[[int, bool], None]) -> None:
         """`on_chunk(tokens, last)` is called at the end of every step that computed some."""
-        self.waiting_tokens += tokens
         self._jobs.append(_Job(left=tokens, before=before, on_chunk=on_chunk))
         if not self._busy:
             self._step()

@@ -75,6 +75,7 @@ class Cluster:
         d = None if self.way.pull else self._choose()
         known_s = self.events.now_s + self.costs.handling_s(request.tokens)
         hit = p.cache.hit_tokens(request.prefix, request.tokens)
+        p.waiting_tokens += request.tokens - hit
 
         def on_chunk(took: int, last: bool) -> None:
             if last:

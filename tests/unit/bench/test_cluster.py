@@ -175,6 +175,7 @@ def test_a_step_of_p_is_shared() -> None:
     p = Prefill(events, PLAIN, PrefixCache(0))
     ended: list[tuple[str, int, bool, float]] = []
     for name, tokens in (("a", 1500), ("b", 700)):
+        p.waiting_tokens += tokens
         p.add(
             tokens,
             0,
