@@ -111,6 +111,10 @@ class Supervisor:
             running.end(self.grace_s)
             self._running.remove(running)
 
+    def leave_running(self) -> None:
+        """From here on the programs are somebody else's; the end of the block leaves them."""
+        self._running.clear()
+
     def __enter__(self) -> Supervisor:
         return self
 
