@@ -1,4 +1,4 @@
-"""The commands: `check`, `probes`, `up`.
+"""The commands: `check`, `probes`, `chaos`, `up`.
 
 Owns options, the run folder, the ends by signal and the exit status. Invariant: the
 last line on standard output is the JSON verdict, progress goes to standard error, and
@@ -134,6 +134,47 @@ def probes(common: Common, names: tuple[str, ...], policies: tuple[str, ...], mo
                 reports += await run_probes(setting, stack, common.dtype, policy, some)
         click.echo(total_line(f"{stack.name} {mode}", reports))
         return all(report.good for report in reports)
+
+    _run(work())
+
+
+@main.command()
+@click.option("--seconds", default=180.0, help="Length of the load; the start comes on top.")
+@click.option("--rate", default=4.0, help="Requests per second.")
+@click.option("--seed", default=1, help="Draws lengths, cuts and incidents.")
+@click.option("--policy", type=click.Choice([policy.value for policy in Policy]), default="fail")
+@click.option("--upstream", is_flag=True, help="vLLM's own connector of the mode, side by side.")
+@mode_option
+@click.pass_obj
+def chaos(
+    common: Common,
+    seconds: float,
+    rate: float,
+    seed: int,
+    policy: str,
+    upstream: bool,
+    mode: str,
+) -> None:
+    """Load a pair while engines are killed, restarted and stopped, and clients leave."""
+    from kvxfer_vllm.pd.chaos import run_chaos
+
+    stack = common.stack(mode)
+    if upstream:
+        stack = attrs.evolve(stack, module=None)
+
+    async def work() -> bool:
+        async with _setting(common, "chaos", ModelShape()) as setting:
+            report = await run_chaos(
+                setting,
+                stack,
+                Policy(policy),
+                common.dtype,
+                seconds=seconds,
+                rate=rate,
+                seed=seed,
+            )
+        click.echo(report.line())
+        return report.good
 
     _run(work())
 
