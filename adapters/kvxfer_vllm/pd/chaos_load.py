@@ -86,7 +86,7 @@ class Load:
     def counts(self) -> Counter[Fate]:
         return Counter(one.fate for one in self.ended)
 
-    async def ask(self, known: Known, limit_s: float = HANG_S) -> Fate:
+    async def ask(self, known: Known, limit_s: float) -> Fate:
         """One request through the router, not cut."""
         return await self._judged(self._routed(known), known.expected, limit_s, "routed")
 
@@ -97,7 +97,7 @@ class Load:
         elif draw < CUT_SHARE + LEG_SHARE and self.pair.stack.mode.order == "push":
             await self._legs(known)
         else:
-            await self.ask(known)
+            await self.ask(known, HANG_S)
 
     async def _legs(self, known: Known) -> None:
         """Both legs sent here, and one of them, or both, cut: as a router dies or gives up."""
