@@ -69,6 +69,19 @@ def test_entries_hosts_and_what_is_common_to_all() -> None:
         lines_of(found, "c")
 
 
+def test_the_router_is_told_of_every_engine_in_order() -> None:
+    words = lines_of(of(TWO_HOSTS, router={"args": ["--retries", "2"]}))[-1].words
+    said = list(zip(words[1::2], words[2::2], strict=True))
+    ids = [value for option, value in said if option == "--prefill-engine-id"]
+    assert ids == ["chat-p0", "chat-p1", "chat-p2"]
+    ports = [value for option, value in said if option == "--prefill-kv-port"]
+    assert ports == ["15600", "15616", "15600"]
+    urls = [value for option, value in said if option == "--prefill"]
+    assert urls == ["http://10.0.0.1:8100", "http://10.0.0.1:8101", "http://10.0.0.2:8100"]
+    assert [value for option, value in said if option == "--decode"] == ["http://10.0.0.2:8200"]
+    assert words[-2:] == ("--retries", "2")
+
+
 def test_a_line_typed_by_hand_is_what_is_started() -> None:
     line = lines_of(of(TWO_HOSTS))[2]
     typed = shlex.split(line.shell())

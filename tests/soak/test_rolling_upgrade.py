@@ -19,7 +19,18 @@ from soak_rig import Fact, Peer, Traffic
 from kvxfer.status import Status
 from kvxfer.transport.registry import available
 
-WAIT_S = 60.0
+WAIT_S = 120.0
+UNHEARD_OF = (
+    "DEADLINE",
+    "DIGEST_MISMATCH",
+    "LAYOUT_REFUSED",
+    "OUT_OF_BOUNDS",
+    "PARTS_MISMATCH",
+    "PROTOCOL_ERROR",
+    "UNREGISTERED",
+    "UNSUPPORTED",
+    "VERSION_MISMATCH",
+)
 
 
 def usable(name: str) -> bool:
@@ -76,7 +87,7 @@ class Fleet:
             async with self.moved:
                 self.moved.notify_all()
             # A refused transfer comes back at once; a router would choose another engine.
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
 
     async def landed_more(self, count: int) -> None:
         """Until `count` more transfers have landed."""
@@ -108,10 +119,9 @@ async def upgrade(transport: str) -> None:
         ends = fleet.traffic.ends
         assert ends["wrong"] == 0
         assert ends["landed"] >= 8 * 5 + 2 * 20
-        # What met an engine on its way out was refused, told, or cut off with it: all in bounds.
-        allowed = {"landed", "gone", "lost DRAINING", "lost UNREACHABLE", "lost PEER_LOST"}
-        allowed |= {"lost SHUTDOWN", "lost NEW_INCARNATION", "lost CANCELLED_BY_CONSUMER"}
-        assert set(ends) <= allowed | {"wrong"}, ends
+        # What met an engine on its way out was refused or cut off with it. Nothing waited for
+        # its deadline, and nobody misunderstood anybody.
+        assert not {f"lost {reason}" for reason in UNHEARD_OF} & set(ends), ends
         for place in places:
             state = await fleet.at_rest(place)
             assert (state["late_writes"], state["protocol_faults"]) == (0, 0), state
@@ -121,6 +131,7 @@ async def upgrade(transport: str) -> None:
             await peer.kill()
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("transport", ["ucx"])
 def test_agents_of_two_minor_versions_restart_one_after_another(transport: str) -> None:
     if not usable(transport):

@@ -85,27 +85,21 @@ def _connector(pd_set: PdSet, engine: Engine) -> dict[str, object]:
 
 
 def _router_line(pd_set: PdSet, router: Router) -> Line:
-    prefills, decodes = pd_set.of(Kind.PREFILL), pd_set.of(Kind.DECODE)
-    for kind, engines in ((Kind.PREFILL, prefills), (Kind.DECODE, decodes)):
-        if len(engines) > 1:
-            raise BadValue(
-                kind.value,
-                len(engines),
-                "1 engine beside [router]: kvxfer-router takes one of each; "
-                "leave [router] out and start another router",
-            )
-    (prefill,), (decode,) = prefills, decodes
-    options = {
-        "--mode": pd_set.stack.mode.order,
-        "--host": pd_set.address(router),
-        "--port": str(router.port),
-        "--prefill": pd_set.url(prefill),
-        "--decode": pd_set.url(decode),
-        "--prefill-engine-id": pd_set.engine_id(prefill),
-        "--prefill-kv-host": pd_set.address(prefill),
-        "--prefill-kv-port": str(prefill.kv_port),
-    }
-    words = ("kvxfer-router", *(word for option in options.items() for word in option))
+    options = [
+        ("--mode", pd_set.stack.mode.order),
+        ("--host", pd_set.address(router)),
+        ("--port", str(router.port)),
+    ]
+    # The n-th id, host and port belong to the n-th prefill engine.
+    for engine in pd_set.of(Kind.PREFILL):
+        options += [
+            ("--prefill", pd_set.url(engine)),
+            ("--prefill-engine-id", pd_set.engine_id(engine)),
+            ("--prefill-kv-host", pd_set.address(engine)),
+            ("--prefill-kv-port", str(engine.kv_port)),
+        ]
+    options += [("--decode", pd_set.url(engine)) for engine in pd_set.of(Kind.DECODE)]
+    words = ("kvxfer-router", *(word for option in options for word in option))
     return Line(member=router, words=(*words, *router.args), env={})
 
 
