@@ -47,7 +47,10 @@ from kvxfer.layout.orders import area_bytes, engine_shards  # noqa: E402
 BLOCKS, TOKENS, CONTENT, LAYERS = 512, 16, 128, 4
 CANARY = 0xEE
 POLL_S = 0.005
-TIMINGS = Timings(transfer_deadline_ms=20_000, offer_lease_ms=10_000)
+EVENTS_MAX = 2_000
+"""Trace records kept. The default, 100,000, is not reached in minutes, and memory grows until
+it is; so it does for the ten minutes that a tombstone lives by default."""
+TIMINGS = Timings(transfer_deadline_ms=20_000, offer_lease_ms=10_000, tombstone_ms=60_000)
 
 
 class Engine:
@@ -84,6 +87,7 @@ class Engine:
             transport=SETTINGS["transport"],
             listen=("127.0.0.1", SETTINGS["port"]) if producer else None,
             timings=TIMINGS,
+            events_max=EVENTS_MAX,
         )
 
     # --- blocks ---

@@ -59,7 +59,6 @@ def test_what_grew_is_seen(last: dict[str, int]) -> None:
         {"late_writes": 1},
         {"ends": {"landed": 0}},
         {"ends": {"wrong": 1}},
-        {"ends": {"full": 1}},
         {"waited_s_max": 1000.0},
     ],
 )
