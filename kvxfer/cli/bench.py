@@ -17,9 +17,10 @@ from kvxfer.cli.bench_core import core_command
 from kvxfer.cli.bench_gpu import bench_gpu
 from kvxfer.cli.bench_handoff import bench_handoff
 from kvxfer.cli.bench_transport import bench_transport
+from kvxfer.cli.plugins import BenchPlugins
 
 
-@click.group("bench")
+@click.group("bench", cls=BenchPlugins)
 def bench_group() -> None:
     """Measure this library on this machine."""
 

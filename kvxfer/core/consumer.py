@@ -18,6 +18,7 @@ from kvxfer.core.effects import Resolve, TellLanded, TellLetGo, TellLost
 from kvxfer.core.events import (
     CancelRegistration,
     EdgePlan,
+    Evict,
     FenceResult,
     Register,
     Resolved,
@@ -190,6 +191,13 @@ class Consumer:
         self.ctx.dialling.discard(event.peer)
         for reg, edge in self._at(event.peer):
             self._side(edge).unreachable(reg, edge, event.reason, event.detail)
+
+    def evict(self, event: Evict) -> None:
+        """Whoever has not granted it anything yet need not wait: nobody will be asked."""
+        for key in [key for key in self._by_peer if event.names(key)]:
+            for reg, edge in self._at(key):
+                if edge.dialling:
+                    self._side(edge).unreachable(reg, edge, Reason.PEER_LOST, "evicted")
 
     def peer_drains(self, link: Link) -> None:
         """The producer takes no new grant: whoever waits to grant it something fails at once."""

@@ -158,6 +158,21 @@ class Drain:
     reason: Reason = Reason.DRAINING
 
 
+@attrs.frozen(kw_only=True)
+class Evict:
+    """End everything with one engine, or with one rank of it; it may come again.
+
+    What waits for it fails at once, what it may still write into is fenced.
+    """
+
+    engine_id: str
+    rank: int | None = None
+    """None: all ranks."""
+
+    def names(self, key: PeerKey) -> bool:
+        return key.engine_id == self.engine_id and self.rank in (None, key.rank)
+
+
 # --- transport ---
 
 
@@ -204,6 +219,7 @@ Event = (
     | Grow
     | Withdraw
     | Drain
+    | Evict
     | OpEnded
     | OpNotPosted
     | FenceResult

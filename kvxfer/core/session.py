@@ -19,6 +19,7 @@ from kvxfer.core.events import (
     CancelRegistration,
     Drain,
     Event,
+    Evict,
     Expect,
     FenceResult,
     Grow,
@@ -249,6 +250,8 @@ class Session:
                 self.producer.withdraw(event)
             case Drain():
                 self._drain()
+            case Evict():
+                self._evict(event)
             case OpEnded():
                 self.operations.ended(event)
             case OpNotPosted():
@@ -319,6 +322,14 @@ class Session:
             if not link.dialled:
                 self._announce_drain(link)
         self.producer.drain()
+
+    def _evict(self, event: Evict) -> None:
+        """As if the peer had gone, found out by us and at once."""
+        for link in list(self.ctx.links.values()):
+            if event.names(link.peer.key):
+                self.ctx.drop_link(link.id, Reason.PEER_LOST)
+        self._drain_lost()
+        self.consumer.evict(event)
 
     def _announce_drain(self, link: Link) -> None:
         if link.features & Feature.DRAIN:

@@ -7,6 +7,7 @@ from kvxfer.core.ids import Initiator, Reason, Role, TransferId
 from kvxfer.driver.agent import Agent, AgentFailed
 from kvxfer.driver.commands import ProducerAddress
 from kvxfer.driver.config import AgentConfig
+from kvxfer.driver.leftovers import Closed, Held, Leftover
 from kvxfer.driver.results import Landed, LetGo, Lost, Result, Sent, Unsent
 from kvxfer.limits import Limits, Timings
 from kvxfer.transport.ops import Memory
@@ -15,8 +16,11 @@ __all__ = [
     "Agent",
     "AgentConfig",
     "AgentFailed",
+    "Closed",
+    "Held",
     "Initiator",
     "Landed",
+    "Leftover",
     "LetGo",
     "Limits",
     "Lost",

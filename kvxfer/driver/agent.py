@@ -1,8 +1,9 @@
 """The agent: what an engine holds.
 
 Owns the writer thread and the mailbox between it and the engine. Invariants: no
-call of an engine blocks or does work that grows with the number of blocks; no
-lock is held across a call; the thread ends when `close` returns.
+call about a transfer blocks or does work that grows with the number of blocks; no
+lock is held across a call; every call that waits has a bound, which holds even where
+the transport does not come back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import secrets
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 import trio
@@ -22,6 +23,7 @@ from kvxfer.driver.commands import (
     Command,
     Decline,
     Drain,
+    Evict,
     Expect,
     Grow,
     Offer,
@@ -31,12 +33,19 @@ from kvxfer.driver.commands import (
     Withdraw,
 )
 from kvxfer.driver.config import AgentConfig
+from kvxfer.driver.leftovers import Closed, Leftover, leftovers_of
 from kvxfer.driver.loop import Loop
 from kvxfer.driver.pump import Pump, TraceRecord
 from kvxfer.driver.results import Result
 from kvxfer.errors import BadValue, LocalFault
 from kvxfer.layout.geometry import BlockTable
 from kvxfer.transport.registry import open_transport
+
+STOP_S = 5.0
+"""What the end of the writer thread may take beyond the time for draining. A thread that
+takes longer hangs in a call of its transport."""
+GAUGES = ("live", "quarantined", "links")
+"""Counters that tell of now; all others go on over a sleep."""
 
 
 class AgentFailed(LocalFault):
@@ -48,7 +57,7 @@ class Agent:
     """One rank's end of kvxfer. Make it with `Agent.start`."""
 
     config: AgentConfig
-    incarnation: Incarnation = attrs.field(factory=lambda: Incarnation(secrets.randbits(64) or 1))
+    incarnation: Incarnation = attrs.field(factory=lambda: _new_incarnation())
     address: tuple[str, int] | None = None
     """Where consumers dial, once started; None for an agent that only dials."""
     _mailbox: deque[Command] = attrs.field(factory=deque)
@@ -58,6 +67,12 @@ class Agent:
     _drained: threading.Event = attrs.field(factory=threading.Event)
     _failure: BaseException | None = None
     _counters: Mapping[str, int] = attrs.field(factory=dict)
+    _counted_before: Mapping[str, int] = attrs.field(factory=dict)
+    """Counters of the lives before the last sleep."""
+    _answered: threading.Event = attrs.field(factory=threading.Event)
+    """The writer thread has done what `leftovers` or `quiesce` waits for, or is over."""
+    _left: tuple[Leftover, ...] = ()
+    _asleep: bool = False
     _pump: Pump | None = None
     _loop: Loop | None = None
     _token: trio.lowlevel.TrioToken | None = None
@@ -71,15 +86,17 @@ class Agent:
         bound, TransportFault where the transport or its library is missing.
         """
         agent = cls(config)
-        agent._thread = threading.Thread(
-            target=agent._main, name=f"kvxfer-{config.engine_id}-{config.shard.rank}", daemon=True
-        )
-        agent._thread.start()
-        agent._ready.wait()
-        if agent._failure is not None:
-            agent._thread.join()
-            raise agent._failure
+        agent._begin()
         return agent
+
+    def _begin(self) -> None:
+        name = f"kvxfer-{self.config.engine_id}-{self.config.shard.rank}"
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
 
     # --- producer ---
 
@@ -206,6 +223,80 @@ class Agent:
         """True once all that was there has ended; waits for it up to `timeout_s`."""
         return self._drained.wait(timeout_s)
 
+    def leftovers(self, timeout_s: float = 1.0) -> tuple[Leftover, ...]:
+        """What is not over: after `drain`, what a scale-down still waits for.
+
+        Raises LocalFault where the writer thread does not answer within `timeout_s`.
+        """
+        if not self._ask(self._count_leftovers, timeout_s):
+            raise LocalFault(f"the writer thread did not answer within {timeout_s} s")
+        return self._left
+
+    def evict(self, engine_id: str, rank: int | None = None) -> None:
+        """End everything with a peer that is known to be gone or bad; its ranks all, or one.
+
+        Its transfers end in Lost or Unsent at once, blocks it may write into after a fence.
+        It is not shut out for good: who comes again, or is registered with again, is served.
+        """
+        self._submit(Evict(engine_id=engine_id, rank=rank))
+
+    def quiesce(self, timeout_s: float = 5.0) -> tuple[Leftover, ...]:
+        """Give the memory back, as for a sleep: end all, tell the peers, unregister.
+
+        Nothing returned: no peer and no transport knows the memory any more, it may be
+        unmapped; `resume` goes on from here. Otherwise what is returned may still be
+        written or read, nothing was unregistered, and nothing new is taken: call again
+        later, or close. Raises LocalFault where the transport does not come back in time.
+        """
+        if self._asleep:
+            return ()
+
+        def stop() -> None:
+            assert self._loop is not None
+            self._loop.stop(timeout_s, only_if_empty=True)
+
+        answered = self._ask(stop, timeout_s + STOP_S)
+        if answered and self._left:
+            return self._left
+        if answered:
+            self._thread.join(STOP_S)
+        if self._failure is not None:
+            raise AgentFailed(f"writer thread died: {self._failure!r}") from self._failure
+        if self._thread.is_alive():
+            raise LocalFault(f"the writer thread hangs in {self.config.transport}")
+        self._asleep = True
+        return ()
+
+    def resume(self, config: AgentConfig | None = None) -> None:
+        """Go on after `quiesce`, as a new incarnation of the same peer at the same address.
+
+        `config`: where the memory lies elsewhere now. Raises as `start` does, and stays
+        asleep then.
+        """
+        if not self._asleep:
+            raise LocalFault("only an agent that sleeps can resume: see quiesce")
+        config = config or self.config
+        mine = (self.config.engine_id, self.config.shard.rank)
+        if (config.engine_id, config.shard.rank) != mine:
+            raise BadValue(
+                "config", (config.engine_id, config.shard.rank), f"the same peer, {mine}"
+            )
+        if self.address is not None:
+            # Peers have been told this one.
+            config = attrs.evolve(config, listen=self.address)
+        before, self.config = self.config, config
+        self.incarnation = _new_incarnation()
+        self._mailbox.clear()
+        self._drained.clear()
+        self._ready.clear()
+        self._counted_before = {k: n for k, n in self._counters.items() if k not in GAUGES}
+        try:
+            self._begin()
+        except BaseException:
+            self.config, self._failure = before, None
+            raise
+        self._asleep = False
+
     # --- results ---
 
     def take(self) -> list[Result]:
@@ -231,14 +322,43 @@ class Agent:
         """The latest trace records, oldest first."""
         return list(self._pump.trace) if self._pump is not None else []
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Refuse new work, drain for at most `timeout_s`, tell the peers, end the thread."""
+    def close(self, timeout_s: float = 5.0) -> Closed:
+        """Refuse new work, drain for at most `timeout_s`, tell the peers, end the thread.
+
+        Returns within `timeout_s` and STOP_S whatever the transport does: a thread that
+        hangs in it is left behind, and does not keep the process from ending.
+        """
         if self._thread.is_alive() and self._token is not None and self._loop is not None:
             with contextlib.suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._loop.stop, timeout_s)
-        self._thread.join()
+        self._thread.join(timeout_s + STOP_S)
+        closed = Closed(ended=not self._thread.is_alive(), leftovers=self._left)
+        if not closed.ended:
+            self.config.logger.error(
+                "%s: the writer thread hangs in %s; its memory must stay mapped",
+                self._thread.name,
+                self.config.transport,
+            )
+        return closed
 
     # --- the writer thread ---
+
+    def _ask(self, work: Callable[[], object], timeout_s: float) -> bool:
+        """Have the writer thread do something that sets `_answered`; False after `timeout_s`."""
+        if self._token is None:
+            raise LocalFault("the agent was not started: use Agent.start")
+        self._answered.clear()
+        try:
+            self._token.run_sync_soon(work)
+        except trio.RunFinishedError:
+            # It is over, and may have said so before we cleared the event.
+            self._thread.join(timeout_s)
+            return True
+        return self._answered.wait(timeout_s)
+
+    def _count_leftovers(self) -> None:
+        self._left = leftovers_of(self._pump.session) if self._pump is not None else ()
+        self._answered.set()
 
     def _put(self, command: TransferCommand) -> None:
         self._check_id(command.transfer_id)
@@ -252,7 +372,8 @@ class Agent:
         self._mailbox.append(command)
         # After the append: a loop that is about to rest looks into the mailbox once more.
         if not self._loop.call():
-            raise LocalFault("the agent is closed")
+            state = "asleep: call resume" if self._asleep else "closed"
+            raise LocalFault(f"the agent is {state}")
 
     def _check_id(self, transfer_id: object) -> None:
         bytes_max = self.config.limits.transfer_id_bytes_max
@@ -273,6 +394,7 @@ class Agent:
         finally:
             self._ready.set()
             self._arrived.set()
+            self._answered.set()
 
     async def _run(self) -> None:
         pump = Pump(
@@ -291,6 +413,7 @@ class Agent:
                 deliver=self._deliver,
                 publish=self._publish,
                 on_drained=self._drained.set,
+                on_kept=self._count_leftovers,
             )
             self._token = trio.lowlevel.current_trio_token()
             self._publish(pump.counters())
@@ -300,6 +423,7 @@ class Agent:
             for listener in listeners:
                 listener.socket.close()
             self._publish(pump.counters())
+            self._left = leftovers_of(pump.session)
             pump.close()
 
     async def _listen(self) -> list[trio.SocketListener]:
@@ -321,4 +445,9 @@ class Agent:
         self._arrived.set()
 
     def _publish(self, counters: dict[str, int]) -> None:
-        self._counters = counters
+        before = self._counted_before
+        self._counters = {key: n + before.get(key, 0) for key, n in counters.items()}
+
+
+def _new_incarnation() -> Incarnation:
+    return Incarnation(secrets.randbits(64) or 1)

@@ -117,5 +117,13 @@ class Drain:
     """Take nothing new, finish what is there."""
 
 
+@attrs.frozen(kw_only=True)
+class Evict:
+    """End everything with one engine, or with one rank of it. It may come again."""
+
+    engine_id: str
+    rank: int | None = None
+
+
 TransferCommand = Register | Cancel | Decline | Expect | Offer | Grow | Withdraw
-Command = TransferCommand | Drain
+Command = TransferCommand | Drain | Evict

@@ -89,6 +89,8 @@ class Desk:
                 )
             case cmd.Drain():
                 return ev.Drain()
+            case cmd.Evict():
+                return ev.Evict(engine_id=command.engine_id, rank=command.rank)
             case _:
                 assert_never(command)
 

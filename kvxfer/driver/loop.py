@@ -60,12 +60,15 @@ class Loop:
     deliver: Callable[[list[Result]], None]
     publish: Callable[[dict[str, int]], None]
     on_drained: Callable[[], None] = lambda: None
+    on_kept: Callable[[], None] = lambda: None
+    """Told where the loop was to end only if nothing was left, and something was."""
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _bell: Bell = attrs.field(factory=Bell)
     _resting: bool = False
     """The loop sleeps, or is about to: a command has to wake it."""
     _stopping: bool = False
     _drain_s: float = 0.0
+    _only_if_empty: bool = False
     _links: dict[LinkId, _Connection] = attrs.field(factory=dict)
     _link_ids: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
     _nursery: trio.Nursery = attrs.field(init=False)
@@ -81,10 +84,14 @@ class Loop:
         """From any thread, after a command was put into the mailbox. False: the loop has ended."""
         return self._bell.ring() if self._resting else not self._bell.closed
 
-    def stop(self, drain_s: float) -> None:
-        """End the loop: refuse, drain for at most `drain_s`, say bye, close (P1)."""
+    def stop(self, drain_s: float, *, only_if_empty: bool = False) -> None:
+        """End the loop: refuse, drain for at most `drain_s`, say bye, close (P1).
+
+        `only_if_empty`: where something is left then, go on and call `on_kept`.
+        """
         self._stopping = True
         self._drain_s = drain_s
+        self._only_if_empty = only_if_empty
         self.wake()
 
     async def run(self) -> None:
@@ -103,8 +110,9 @@ class Loop:
                 # Where arrivals need our calls, a descriptor cannot speak of what did not arrive.
                 self._watched = not self.pump.drives_arrivals
                 self._nursery.start_soon(self._watch, fd)
-            await self._turn_until(lambda: self._stopping)
-            await self._shut_down()
+            while not self._stopping:
+                await self._turn_until(lambda: self._stopping)
+                await self._shut_down()
             self._nursery.cancel_scope.cancel()
 
     async def _shut_down(self) -> None:
@@ -112,6 +120,10 @@ class Loop:
         with trio.move_on_after(self._drain_s):
             await self._turn_until(lambda: self.pump.session.live() == 0)
         self._carry(self.pump.turn(clock_ms()))
+        if self._only_if_empty and self.pump.session.live():
+            self._stopping = False
+            self.on_kept()
+            return
         self.pump.session.say_bye(Reason.SHUTDOWN)
         self._carry(self.pump.turn(clock_ms()))
         with trio.move_on_after(min(1.0, self._drain_s)):

@@ -3,14 +3,16 @@
 Run as `python pd_fake_engine.py PORT FAULTS`. FAULTS is a comma-separated list:
 `dies` (ends at start), `silent` (never healthy), `leaks` (keeps a block of each loaded
 prompt), `lingers` (the same, but each scrape gives one back), `wrong` (answers other
-tokens), `recomputes` (loads nothing), `refuses` (fails each load and logs the digest as
-the reason), `fails` (fails each load without a word). Standard library only: it starts fast.
+tokens), `garbles` (the same, after a load only), `hangs` (never answers a load),
+`recomputes` (loads nothing), `refuses` (fails each load and logs the digest as the reason),
+`fails` (fails each load without a word). Standard library only: it starts fast.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -43,12 +45,14 @@ class Handler(BaseHTTPRequestHandler):
                 name = params["transfer_id"]
                 sys.stderr.write(f"transfer x0.0:{name}: lost, DIGEST_MISMATCH\n")
             return 500, '{"error": "load failed"}'
+        if loads and "hangs" in self.faults:
+            time.sleep(600)
         engine.external += len(prompt) if loads else 0
         engine.local += 0 if loads else len(prompt)
         engine.held += loads and bool(self.faults & {"leaks", "lingers"})
         engine.finished += 1
         engine.computed_none += loads or len(prompt) == 1
-        shift = 1 if "wrong" in self.faults else 0
+        shift = "wrong" in self.faults or (loads and "garbles" in self.faults)
         tokens = [(sum(prompt) + shift + i) % 2000 for i in range(body["max_tokens"])]
         return 200, json.dumps({"choices": [{"token_ids": tokens}]})
 

@@ -1,4 +1,4 @@
-"""The commands: `check`, `probes`, `up`.
+"""The commands: `check`, `probes`, `chaos`, `up`.
 
 Owns options, the run folder, the ends by signal and the exit status. Invariant: the
 last line on standard output is the JSON verdict, progress goes to standard error, and
@@ -92,7 +92,7 @@ def check(common: Common, requests: int, mode: str) -> None:
     shape = ModelShape()
 
     async def work() -> bool:
-        async with _setting(common, "check", shape) as setting:
+        async with setting_of(common, "check", shape) as setting:
             tuning = Tuning(dtype=common.dtype)
             if Mode(mode) is Mode.PUSH_STREAM:
                 tuning = attrs.evolve(tuning, step_tokens_max=CHUNK_TOKENS)
@@ -100,7 +100,7 @@ def check(common: Common, requests: int, mode: str) -> None:
         click.echo(report.line())
         return report.good
 
-    _run(work())
+    run_to_end(work())
 
 
 @main.command()
@@ -129,13 +129,54 @@ def probes(common: Common, names: tuple[str, ...], policies: tuple[str, ...], mo
 
     async def work() -> bool:
         reports = []
-        async with _setting(common, "probes", ModelShape()) as setting:
+        async with setting_of(common, "probes", ModelShape()) as setting:
             for policy, some in picked.items():
                 reports += await run_probes(setting, stack, common.dtype, policy, some)
         click.echo(total_line(f"{stack.name} {mode}", reports))
         return all(report.good for report in reports)
 
-    _run(work())
+    run_to_end(work())
+
+
+@main.command()
+@click.option("--seconds", default=180.0, help="Length of the load; the start comes on top.")
+@click.option("--rate", default=4.0, help="Requests per second.")
+@click.option("--seed", default=1, help="Draws lengths, cuts and incidents.")
+@click.option("--policy", type=click.Choice([policy.value for policy in Policy]), default="fail")
+@click.option("--upstream", is_flag=True, help="vLLM's own connector of the mode, side by side.")
+@mode_option
+@click.pass_obj
+def chaos(
+    common: Common,
+    seconds: float,
+    rate: float,
+    seed: int,
+    policy: str,
+    upstream: bool,
+    mode: str,
+) -> None:
+    """Load a pair while engines are killed, restarted and stopped, and clients leave."""
+    from kvxfer_vllm.pd.chaos import run_chaos
+
+    stack = common.stack(mode)
+    if upstream:
+        stack = attrs.evolve(stack, module=None)
+
+    async def work() -> bool:
+        async with setting_of(common, "chaos", ModelShape()) as setting:
+            report = await run_chaos(
+                setting,
+                stack,
+                Policy(policy),
+                common.dtype,
+                seconds=seconds,
+                rate=rate,
+                seed=seed,
+            )
+        click.echo(report.line())
+        return report.good
+
+    run_to_end(work())
 
 
 @main.command()
@@ -145,17 +186,17 @@ def up(common: Common, mode: str) -> None:
     """Start P, D and the router, print where they are, and keep them until Ctrl-C."""
 
     async def work() -> bool:
-        async with _setting(common, "up", ModelShape()) as setting:
+        async with setting_of(common, "up", ModelShape()) as setting:
             pair = await Pair.start(setting, common.stack(mode), Tuning(dtype=common.dtype))
             click.echo(f"router {pair.router_url}  P {pair.prefill.url}  D {pair.decode.url}")
             await asyncio.Event().wait()
         return True
 
-    _run(work())
+    run_to_end(work())
 
 
 @contextlib.asynccontextmanager
-async def _setting(common: Common, command: str, shape: ModelShape) -> AsyncIterator[Setting]:
+async def setting_of(common: Common, command: str, shape: ModelShape) -> AsyncIterator[Setting]:
     run = (common.run_dir / command).absolute()
     run.mkdir(parents=True, exist_ok=True)
     for log in run.glob("*.log"):
@@ -173,7 +214,7 @@ async def _setting(common: Common, command: str, shape: ModelShape) -> AsyncIter
             )
 
 
-def _run(work: Coroutine[Any, Any, bool]) -> None:
+def run_to_end(work: Coroutine[Any, Any, bool]) -> None:
     """Run to the end, to a fault, or to SIGINT or SIGTERM; all three end what was started."""
 
     async def guarded() -> bool:

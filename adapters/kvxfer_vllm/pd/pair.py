@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -103,8 +104,15 @@ class Pair:
 
     @property
     def producer_alive(self) -> bool:
-        running = self._running.get(self.prefill.name)
+        return self.alive(self.prefill)
+
+    def alive(self, spec: EngineSpec) -> bool:
+        running = self._running.get(spec.name)
         return running is not None and running.alive()
+
+    def freeze(self, spec: EngineSpec, *, on: bool) -> None:
+        """Stop all processes of an engine where they are, or let them go on."""
+        self._running[spec.name].signal_group(signal.SIGSTOP if on else signal.SIGCONT)
 
     def log(self, name: str) -> Path:
         """Where the engine called `name` logs."""
@@ -112,7 +120,15 @@ class Pair:
 
     def kill_producer(self) -> None:
         """Kill P with all its processes, as a crash does. D and the router are not told."""
-        self._running.pop(self.prefill.name).kill()
+        self.kill(self.prefill)
+
+    def kill(self, spec: EngineSpec) -> None:
+        """Kill an engine with all its processes."""
+        self._running.pop(spec.name).kill()
+
+    async def restart(self, spec: EngineSpec) -> None:
+        """Start an engine again as it was, after it was killed."""
+        await self._start_engines([spec])
 
     async def restart_producer(self, engine_id: str) -> None:
         """Start P again on the same ports, after it was killed."""

@@ -66,6 +66,12 @@ class Running:
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.pid, flags) is None
 
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the whole group; nothing where it is gone."""
+        if not self._ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
     def end(self, grace_s: float) -> None:
         """Ask the leader to end, wait at most `grace_s`, then kill what is left of its group."""
         if self._ended:
@@ -81,8 +87,7 @@ class Running:
         """Kill the whole group at once, as a crash would, wait for its end, reap the leader."""
         if self._ended:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        self.signal_group(signal.SIGKILL)
         deadline = time.monotonic() + KILL_S
         while members(self.pid) and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -110,6 +115,10 @@ class Supervisor:
         for running in some:
             running.end(self.grace_s)
             self._running.remove(running)
+
+    def leave_running(self) -> None:
+        """From here on the programs are somebody else's; the end of the block leaves them."""
+        self._running.clear()
 
     def __enter__(self) -> Supervisor:
         return self

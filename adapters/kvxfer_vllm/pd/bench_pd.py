@@ -1,0 +1,104 @@
+"""`kvxfer bench pd`: options of the comparison of real pairs, and its table.
+
+Owns the view. Exit status: 0 where all was measured, whatever the figures say; 1 where
+answers differed or a pair did not start; 2 for a wrong option.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from kvxfer.errors import BadValue
+from kvxfer_vllm.pd.cli import CHUNK_TOKENS, Common, run_to_end, setting_of
+from kvxfer_vllm.pd.engines import Tuning
+from kvxfer_vllm.pd.model import BYTES_OF_DTYPE, ModelShape
+from kvxfer_vllm.pd.sweep import ARMS, Plan, run_sweep
+
+DEFAULT_ARMS = ("kvxfer-push", "vllm-push", "vllm-pull")
+
+
+@click.command("pd", context_settings={"show_default": True})
+@click.option("--arm", "arms", multiple=True, help=f"{', '.join(ARMS)}; repeatable.")
+@click.option("--length", "lengths", multiple=True, type=click.IntRange(1, 3900), help="Tokens.")
+@click.option("--rounds", default=20, type=click.IntRange(1, 1000), help="Requests of each row.")
+@click.option("--rate", "rates", multiple=True, type=click.FloatRange(0, min_open=True))
+@click.option("--open-rounds", default=2, type=click.IntRange(0, 100), help="0: no open loop.")
+@click.option("--open-tokens", default=1024, type=click.IntRange(1, 3900))
+@click.option("--open-requests", default=30, type=click.IntRange(1, 10_000), help="A round.")
+@click.option("--answer-tokens", default=16, type=click.IntRange(2, 128))
+@click.option("--step-tokens", default=4096, help="Most tokens of an engine's step.")
+@click.option("--block-size", default=128)
+@click.option("--dtype", type=click.Choice(sorted(BYTES_OF_DTYPE)), default="float32")
+@click.option("--seed", default=1)
+@click.option("--run-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".pd"))
+@click.option("--json", "as_json", is_flag=True, help="The report on stdout; the rest on stderr.")
+def bench_pd(
+    arms: tuple[str, ...],
+    lengths: tuple[int, ...],
+    rounds: int,
+    rates: tuple[float, ...],
+    open_rounds: int,
+    open_tokens: int,
+    open_requests: int,
+    answer_tokens: int,
+    step_tokens: int,
+    block_size: int,
+    dtype: str,
+    seed: int,
+    run_dir: Path,
+    as_json: bool,
+) -> None:
+    """Time real vLLM pairs on this CPU, ours and vLLM's own, the same prompts in turns.
+
+    Every pair takes about 5 GiB. While one is measured the others are stopped.
+    """
+    shown = {"lengths": lengths, "rates": rates}
+    try:
+        plan = Plan(
+            arms=arms or DEFAULT_ARMS,
+            rounds=rounds,
+            open_rounds=open_rounds,
+            open_tokens=open_tokens,
+            open_requests=open_requests,
+            answer_tokens=answer_tokens,
+            seed=seed,
+            **{name: value for name, value in shown.items() if value},  # type: ignore[arg-type]
+        )
+    except BadValue as bad:
+        raise click.UsageError(str(bad)) from bad
+    tuning = Tuning(
+        dtype=dtype, block_tokens=block_size, step_tokens_max=step_tokens, log_level="WARNING"
+    )
+    if any(arm.endswith("-stream") for arm in plan.arms):
+        tuning = attrs.evolve(tuning, step_tokens_max=min(step_tokens, CHUNK_TOKENS))
+    common = Common(connector=None, module=None, dtype=dtype, run_dir=run_dir)
+
+    async def work() -> bool:
+        async with setting_of(common, "sweep", ModelShape()) as setting:
+            report = await run_sweep(setting, plan, tuning)
+        _show(report)
+        if as_json:
+            click.echo(json.dumps(report))
+        return True
+
+    run_to_end(work())
+
+
+def _show(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="real pairs on this CPU", title_justify="left")
+    names = ("load", "tokens", "rate", "way", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50")
+    ratios = sorted({name for row in report["rows"] for name in row if "_to_" in name})
+    for heading in (*names, "gap_max_ms_p50", "failed", *ratios):
+        table.add_column(heading, justify="right")
+    for row in report["rows"]:
+        plain = (str(row[name]) for name in (*names, "gap_max_ms_p50", "failed"))
+        table.add_row(*plain, *(str(row.get(name, "")) for name in ratios))
+    Console(stderr=True).print(table)
