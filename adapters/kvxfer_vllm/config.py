@@ -46,7 +46,7 @@ class Settings:
     deadline_ms: int
     """How long a decode request waits for its KV before its load counts as failed."""
     check_digest: bool
-    allow_remote: bool
+    allow_unauthenticated: bool
     """Listen on an address that other hosts reach, although peers are not authenticated."""
     fail_on_load_failure: bool
     """kv_load_failure_policy "fail": a load that fails ends its request."""
@@ -117,7 +117,7 @@ def read_settings(
         offer_lease_ms=_seconds_to_ms(extra, "kv_lease_duration", LEASE_S),
         deadline_ms=_seconds_to_ms(extra, deadline_key, DEADLINE_S),
         check_digest=check_digest,
-        allow_remote=_flag(extra, "allow_remote", False),
+        allow_unauthenticated=_flag(extra, "allow_unauthenticated", False),
         fail_on_load_failure=failure_policy == "fail",
         randomized_ids=randomized_ids,
         mode=_mode(extra, named_mode),

@@ -210,7 +210,7 @@ class WorkerSide:
             ),
             check_digest=settings.check_digest,
             part_tokens=settings.stream_tokens if listens else 0,
-            allow_remote=settings.allow_remote,
+            allow_unauthenticated=settings.allow_unauthenticated,
             logger=logger,
         )
 

@@ -7,7 +7,9 @@ from kvxfer.core.ids import Initiator, Reason, Role, TransferId
 from kvxfer.driver.agent import Agent, AgentFailed
 from kvxfer.driver.commands import ProducerAddress
 from kvxfer.driver.config import AgentConfig
+from kvxfer.driver.keys import Key, KeyFile, KeyRing
 from kvxfer.driver.results import Landed, LetGo, Lost, Result, Sent, Unsent
+from kvxfer.driver.tls import TlsFiles
 from kvxfer.limits import Limits, Timings
 from kvxfer.transport.ops import Memory
 
@@ -16,6 +18,9 @@ __all__ = [
     "AgentConfig",
     "AgentFailed",
     "Initiator",
+    "Key",
+    "KeyFile",
+    "KeyRing",
     "Landed",
     "LetGo",
     "Limits",
@@ -27,6 +32,7 @@ __all__ = [
     "Role",
     "Sent",
     "Timings",
+    "TlsFiles",
     "TransferId",
     "Unsent",
 ]

@@ -282,6 +282,7 @@ class Agent:
         )
         listeners: list[trio.SocketListener] = []
         try:
+            tls = self.config.tls.contexts() if self.config.tls is not None else None
             listeners += await self._listen()
             self._pump = pump
             self._loop = Loop(
@@ -291,6 +292,7 @@ class Agent:
                 deliver=self._deliver,
                 publish=self._publish,
                 on_drained=self._drained.set,
+                tls=tls,
             )
             self._token = trio.lowlevel.current_trio_token()
             self._publish(pump.counters())

@@ -30,7 +30,7 @@ def test_defaults() -> None:
     assert (read.transport, read.offer_lease_ms, read.deadline_ms) == ("nixl", 30_000, 60_000)
     assert read.check_digest
     assert read.role is Role.PRODUCER
-    assert not read.allow_remote
+    assert not read.allow_unauthenticated
 
 
 def test_in_tree_keys_are_read_or_left_alone() -> None:
@@ -65,7 +65,7 @@ def test_data_parallel_ranks_listen_on_ports_of_their_own() -> None:
         ("kvxfer_deadline_s", 1e9),
         ("push_registration_timeout", float("nan")),
         ("check_prompt_digest", 1),
-        ("allow_remote", "no"),
+        ("allow_unauthenticated", "no"),
         ("transport", 3),
         ("mode", "sideways"),
         ("mode", None),

@@ -124,7 +124,7 @@ def worker(
             offer_lease_ms=12_000,
             deadline_ms=34_000,
             check_digest=True,
-            allow_remote=False,
+            allow_unauthenticated=False,
             fail_on_load_failure=fail,
             randomized_ids=True,
         ),
