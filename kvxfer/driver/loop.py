@@ -19,6 +19,7 @@ import trio
 
 from kvxfer.core.ids import LinkId, PeerKey, Reason
 from kvxfer.driver.commands import Command
+from kvxfer.driver.config import OFF_LOOPBACK
 from kvxfer.driver.lobby import Lobby
 from kvxfer.driver.pump import Pump, Turn
 from kvxfer.driver.rate import Bucket
@@ -200,6 +201,9 @@ class Loop:
                 self._lobby.exit(address, guest)
 
     async def _dial(self, peer: PeerKey, host: str, port: int) -> None:
+        if not self.pump.config.may_reach(host):
+            self._dial_failed(peer, f"{host}: {OFF_LOOPBACK}")
+            return
         try:
             with trio.fail_after(self.pump.config.timings.handshake_ms / 1e3):
                 stream = await trio.open_tcp_stream(host, port)

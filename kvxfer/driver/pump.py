@@ -36,7 +36,7 @@ from kvxfer.core.session import Session
 from kvxfer.driver import commands as cmd
 from kvxfer.driver import results as rs
 from kvxfer.driver.channel import Channel
-from kvxfer.driver.config import OFF_LOOPBACK, AgentConfig
+from kvxfer.driver.config import AgentConfig
 from kvxfer.driver.desk import Desk, Offered, Wanted
 from kvxfer.driver.mapping import edge_plans, part_plan, read_plan, wanted_bytes
 from kvxfer.driver.peers import Peers, RemotePeer
@@ -401,9 +401,6 @@ class Pump:
         address = self.desk.addresses.get(peer)
         if address is None:
             self.dial_failed(peer, "no address known", self._now_ms)
-            return
-        if not self.config.may_reach(address[0]):
-            self.dial_failed(peer, f"{address[0]}: {OFF_LOOPBACK}", self._now_ms)
             return
         self._turn.dials.append((peer, *address))
 

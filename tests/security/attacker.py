@@ -20,8 +20,8 @@ import numpy as np
 
 from kvxfer.core.ids import Incarnation, Role
 from kvxfer.core.messages import Hello, Message, Proof, Welcome
-from kvxfer.driver import Key, KeyRing, Landed, LetGo
-from kvxfer.driver.results import Sent
+from kvxfer.driver import Key, KeyRing, Landed, LetGo, ProducerAddress, Timings
+from kvxfer.driver.results import Result, Sent
 from kvxfer.errors import RemoteFault
 from kvxfer.limits import Limits
 from kvxfer.wire.codec import decode, encode
@@ -29,10 +29,11 @@ from kvxfer.wire.framing import FrameReader, frame
 from kvxfer.wire.seal import LinkKeys, Opener, Sealer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "driver"))
-from driver_rig import Side, offer, register
+from driver_rig import Side, address, offer, register, until
 
 LIMITS = Limits()
 WAIT_S = 20.0
+QUICK = Timings(transfer_deadline_ms=20_000, offer_lease_ms=20_000, renew_ms=100)
 SECRET, OTHER_SECRET = b"\x11" * 32, b"\x22" * 32
 RING = KeyRing((Key("k", SECRET),))
 IMPOSTOR = KeyRing((Key("k", OTHER_SECRET),))
@@ -48,8 +49,8 @@ def fetch(p: Side, d: Side, tid: str, block: int) -> None:
     assert [type(result) for result in found] == [Landed, LetGo], found
     assert np.array_equal(d.block(block), p.block(block))
     assert p.block(block).any()
-    (sent,) = p.collect(1)
-    assert isinstance(sent, Sent)
+    told: list[Result] = []
+    until(lambda: Sent in {type(r) for r in told if r.tag == tid} or told.extend(p.agent.take()))
 
 
 @attrs.define(eq=False)
@@ -211,3 +212,16 @@ class Relay:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
+
+
+def through(p: Side, middle: Relay) -> tuple[ProducerAddress, ...]:
+    host, port = middle.address
+    return (attrs.evolve(address(p)[0], host=host, port=port),)
+
+
+def fetch_through(p: Side, d: Side, middle: Relay, tid: str, block: int) -> None:
+    register(d, p, tid, block, producers=through(p, middle))
+    offer(p, tid, block)
+    assert [type(r).__name__ for r in d.collect(2)] == ["Landed", "LetGo"]
+    assert (d.block(block) == p.block(block)).all()
+    p.collect(1)

@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from kvxfer.core.ids import Role
-from kvxfer.driver import Agent, Timings
+from kvxfer.driver import Agent
 
 sys.path.insert(0, str(Path(__file__).parent))
-from attacker import RING, Attacker, Meddle, Relay, Side, toward
+from attacker import QUICK, RING, Attacker, Meddle, Relay, Side, toward
 from driver_rig import Start, config, new_memory
-
-QUICK = Timings(transfer_deadline_ms=20_000, offer_lease_ms=20_000)
 
 
 @pytest.fixture

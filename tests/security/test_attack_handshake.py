@@ -10,14 +10,25 @@ from pathlib import Path
 
 import attrs
 import pytest
-from attacker import IMPOSTOR, OTHER_SECRET, SECRET, Attacker, Relay, Side, fetch
-from driver_rig import Start, address, offer, register, until
+from attacker import (
+    IMPOSTOR,
+    LIMITS,
+    OTHER_SECRET,
+    SECRET,
+    Attacker,
+    Relay,
+    Side,
+    fetch,
+    fetch_through,
+    through,
+)
+from driver_rig import Start, address, config, new_memory, offer, register, until
 
 from kvxfer.core.ids import Reason, Role
 from kvxfer.core.messages import Describe, Grant, Header, Proof, Refuse, Welcome
-from kvxfer.driver import Key, KeyFile, KeyRing, LetGo, Lost, ProducerAddress
+from kvxfer.driver import Key, KeyFile, KeyRing, LetGo, Lost
 from kvxfer.driver.config import AgentConfig
-from kvxfer.wire.codec import encode
+from kvxfer.wire.codec import decode, encode
 from kvxfer.wire.framing import frame
 
 Attack = Callable[..., Attacker]
@@ -187,10 +198,6 @@ def test_a_grant_before_the_proof_moves_nothing(pair: Pair, attack: Attack) -> N
     assert [type(r).__name__ for r in d.collect(2)] == ["Landed", "LetGo"]
 
 
-def stripped(way: str, number: int, payload: bytes, hello: Callable[[], bytes]) -> list[bytes]:
-    return [hello()] if (way, number) == ("out", 0) else [payload]
-
-
 @pytest.mark.parametrize("changes", [{"key_ids": (), "nonce": b""}, {"features": 0}, {"rank": 7}])
 def test_a_hello_that_was_changed_on_the_way_makes_no_link(
     pair: Pair, relay: Callable[..., Relay], changes: dict[str, object]
@@ -201,10 +208,8 @@ def test_a_hello_that_was_changed_on_the_way_makes_no_link(
     def meddle(way: str, number: int, payload: bytes) -> list[bytes]:
         if (way, number) != ("out", 0):
             return [payload]
-        from kvxfer.limits import Limits
-        from kvxfer.wire.codec import decode
 
-        return [encode(attrs.evolve(decode(payload, Limits()), **changes))]
+        return [encode(attrs.evolve(decode(payload, LIMITS), **changes))]
 
     middle = relay(p, meddle)
     register(d, p, "t", 1, producers=through(p, middle))
@@ -212,19 +217,6 @@ def test_a_hello_that_was_changed_on_the_way_makes_no_link(
     assert isinstance(lost, Lost)
     assert lost.reason in (Reason.UNAUTHENTICATED, Reason.AUTHENTICATION_FAILED)
     fetch(p, d, "direct", 2)
-
-
-def through(p: Side, middle: Relay) -> tuple[ProducerAddress, ...]:
-    host, port = middle.address
-    return (attrs.evolve(address(p)[0], host=host, port=port),)
-
-
-def fetch_through(p: Side, d: Side, middle: Relay, tid: str, block: int) -> None:
-    register(d, p, tid, block, producers=through(p, middle))
-    offer(p, tid, block)
-    assert [type(r).__name__ for r in d.collect(2)] == ["Landed", "LetGo"]
-    assert (d.block(block) == p.block(block)).all()
-    p.collect(1)
 
 
 def test_off_loopback_an_agent_without_keys_neither_listens_nor_dials(start: Start) -> None:
@@ -248,7 +240,6 @@ def test_off_loopback_an_agent_without_keys_neither_listens_nor_dials(start: Sta
     ],
 )
 def test_which_agents_may_reach_other_hosts(changes: dict[str, object], allowed: bool) -> None:
-    from driver_rig import config, new_memory
 
     made: AgentConfig = config("D", Role.CONSUMER, new_memory(), **changes)
     assert made.may_reach("192.0.2.1") is allowed
