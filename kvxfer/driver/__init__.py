@@ -7,7 +7,7 @@ from kvxfer.core.ids import Initiator, Reason, Role, TransferId
 from kvxfer.driver.agent import Agent, AgentFailed
 from kvxfer.driver.commands import ProducerAddress
 from kvxfer.driver.config import AgentConfig
-from kvxfer.driver.keys import Key, KeyFile, KeyRing
+from kvxfer.driver.keys import Key, KeyFile, KeyRing, keys_from
 from kvxfer.driver.results import Landed, LetGo, Lost, Result, Sent, Unsent
 from kvxfer.driver.tls import TlsFiles
 from kvxfer.limits import Limits, Timings
@@ -35,4 +35,5 @@ __all__ = [
     "TlsFiles",
     "TransferId",
     "Unsent",
+    "keys_from",
 ]

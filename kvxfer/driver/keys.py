@@ -73,11 +73,11 @@ class KeyRing:
     def parse(cls, text: str, source: str) -> KeyRing:
         """Keys from text: `id secret` a line, in hex, or in base64 behind `base64:`.
 
-        Empty lines and lines that begin with # are skipped; a semicolon ends a line, too.
+        Empty lines and lines that begin with # are skipped.
         Raises BadValue with the number of the line, never with what is in it.
         """
         keys = []
-        for number, line in enumerate(re.split(r"[\n;]", text), 1):
+        for number, line in enumerate(text.split("\n"), 1):
             words = line.split()
             if not words or words[0].startswith("#"):
                 continue
@@ -90,9 +90,12 @@ class KeyRing:
     def from_environment(
         cls, name: str = ENVIRONMENT, environment: Mapping[str, str] = os.environ
     ) -> KeyRing | None:
-        """Keys from a variable, None where it is not set. BadValue where it cannot be read."""
+        """Keys from a variable, None where it is not set; a semicolon ends a line there, too.
+
+        BadValue where it cannot be read.
+        """
         text = environment.get(name)
-        return cls.parse(text, name) if text is not None else None
+        return cls.parse(text.replace(";", "\n"), name) if text is not None else None
 
 
 def _secret(word: str, place: str) -> bytes:
@@ -151,3 +154,13 @@ def _state(status: os.stat_result) -> tuple[int, int, int]:
 
 
 Keys = KeyRing | KeyFile
+
+
+def keys_from(key_file: str = "", environment: Mapping[str, str] = os.environ) -> Keys | None:
+    """The keys of this file, else of the variable KVXFER_KEYS, else none.
+
+    BadValue where the one that is given cannot be read.
+    """
+    if key_file:
+        return KeyFile(Path(key_file))
+    return KeyRing.from_environment(environment=environment)

@@ -129,7 +129,7 @@ def test_ten_thousand_half_open_connections_do_not_stop_a_transfer(start: Start)
     try:
         for n in range(HALF_OPEN):
             held.append(
-                socket.create_connection((host, port), timeout=20, source_address=("127.0.0.9", 0))
+                socket.create_connection((host, port), timeout=60, source_address=("127.0.0.9", 0))
             )
             if n % 1000 == 500:
                 most = max(most, descriptors() - before - len(held))

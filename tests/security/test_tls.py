@@ -117,7 +117,7 @@ def test_nothing_older_than_tls_1_3(secured: Side, tmp_path: Path, ours: trustme
     context.load_cert_chain(old.cert, old.key)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with (
-        socket.create_connection(secured.agent.address, timeout=20) as raw,
+        socket.create_connection(secured.agent.address, timeout=60) as raw,
         pytest.raises((ssl.SSLError, ConnectionError)),
     ):
         context.wrap_socket(raw)
