@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kvxfer.conformance.vectors import Plain, Rejected
 from kvxfer.errors import RemoteFault
-from kvxfer.wire.seal import LinkKeys, Opener, open_notice
+from kvxfer.wire.seal import LinkKeys, Notices, Opener
 
 
 def open_frames(case: Plain) -> Plain:
@@ -35,7 +35,7 @@ def open_frames(case: Plain) -> Plain:
 
 
 def _notice(keys: LinkKeys, frame: bytes) -> bytes:
-    opened = open_notice(keys.notice, frame)
+    opened = Notices(keys.notice).open(frame)
     if opened is None:
         raise Rejected
     return opened

@@ -22,11 +22,10 @@ from kvxfer.wire.framing import FrameReader, frame
 from kvxfer.wire.seal import (
     TAG_BYTES,
     LinkKeys,
+    Notices,
     Opener,
     Sealer,
-    open_notice,
     same_proof,
-    seal_notice,
 )
 
 
@@ -41,6 +40,7 @@ class Channel:
     _hello: bytes = b""
     _welcome: bytes = b""
     _link_keys: LinkKeys | None = None
+    _notices: Notices | None = None
     _sealer: Sealer | None = None
     _opener: Opener | None = None
 
@@ -68,7 +68,7 @@ class Channel:
     def notice(self, message: Message) -> bytes:
         """A message as it goes over the transport."""
         payload = encode(message)
-        return seal_notice(self._link_keys.notice, payload) if self._link_keys else payload
+        return self._notices.seal(payload) if self._notices is not None else payload
 
     # --- what comes ---
 
@@ -97,7 +97,7 @@ class Channel:
 
     def opened_notice(self, data: bytes) -> bytes | None:
         """The notification that came over the transport; None where it is not the peer's."""
-        return open_notice(self._link_keys.notice, data) if self._link_keys else data
+        return self._notices.open(data) if self._notices is not None else data
 
     # --- the prover ---
 
@@ -124,4 +124,5 @@ class Channel:
             assert self.keys is not None
             secret = self.keys.secret(key_id)
             self._link_keys = LinkKeys.derive(secret, self._hello, self._welcome)
+            self._notices = Notices(self._link_keys.notice)
         return self._link_keys

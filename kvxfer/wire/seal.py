@@ -57,48 +57,69 @@ class LinkKeys:
         )
 
 
-@attrs.define
+class Tagger:
+    """Makes tags under one key. The key is put in once: that is most of the cost of a short tag."""
+
+    def __init__(self, key: bytes) -> None:
+        self._keyed = hmac.new(key, digestmod="sha256")
+
+    def tag(self, *parts: bytes) -> bytes:
+        made = self._keyed.copy()
+        for part in parts:
+            made.update(part)
+        return made.digest()[:TAG_BYTES]
+
+    def is_of(self, tag: bytes, *parts: bytes) -> bool:
+        """Is it the tag of these? In a time that does not depend on its content."""
+        return hmac.compare_digest(tag, self.tag(*parts))
+
+
 class Sealer:
     """Seals what leaves in one direction: each message with its number, from 0."""
 
-    key: bytes = attrs.field(repr=False)
-    count: int = 0
+    def __init__(self, key: bytes) -> None:
+        self._tagger = Tagger(key)
+        self.count = 0
 
     def seal(self, payload: bytes) -> bytes:
-        tag = _tag(self.key, self.count, payload)
+        tag = self._tagger.tag(_number(self.count), payload)
         self.count += 1
         return payload + tag
 
 
-@attrs.define
 class Opener:
     """Opens what comes in one direction, in the order in which it was sealed."""
 
-    key: bytes = attrs.field(repr=False)
-    count: int = 0
+    def __init__(self, key: bytes) -> None:
+        self._tagger = Tagger(key)
+        self.count = 0
 
     def open(self, data: bytes) -> bytes:
         """The message. RemoteFault where it is not the next one that the other side sealed."""
         payload, tag = data[:-TAG_BYTES], data[-TAG_BYTES:]
-        if not hmac.compare_digest(tag, _tag(self.key, self.count, payload)):
+        if not self._tagger.is_of(tag, _number(self.count), payload):
             raise RemoteFault("seal", f"message {self.count}", "the other side's seal")
         self.count += 1
         return payload
 
 
-def _tag(key: bytes, count: int, payload: bytes) -> bytes:
-    return _mac(key, count.to_bytes(COUNT_BYTES, "big") + payload)[:TAG_BYTES]
+def _number(count: int) -> bytes:
+    return count.to_bytes(COUNT_BYTES, "big")
 
 
-def seal_notice(key: bytes, payload: bytes) -> bytes:
-    """A notification with its tag. Notifications have no order, so they have no number."""
-    return payload + _mac(key, payload)[:TAG_BYTES]
+class Notices:
+    """Tags the notifications of one link. They have no order, so they have no number."""
 
+    def __init__(self, key: bytes) -> None:
+        self._tagger = Tagger(key)
 
-def open_notice(key: bytes, data: bytes) -> bytes | None:
-    """The notification; None where its tag is not the other side's."""
-    payload, tag = data[:-TAG_BYTES], data[-TAG_BYTES:]
-    return payload if hmac.compare_digest(tag, _mac(key, payload)[:TAG_BYTES]) else None
+    def seal(self, payload: bytes) -> bytes:
+        return payload + self._tagger.tag(payload)
+
+    def open(self, data: bytes) -> bytes | None:
+        """The notification; None where its tag is not of this link."""
+        payload, tag = data[:-TAG_BYTES], data[-TAG_BYTES:]
+        return payload if self._tagger.is_of(tag, payload) else None
 
 
 def same_proof(one: bytes, other: bytes) -> bool:

@@ -32,7 +32,7 @@ from kvxfer.layout.plain import shard_to_plain
 from kvxfer.transport.loopback import OPS
 from kvxfer.wire.cbor import encode_plain
 from kvxfer.wire.codec import encode
-from kvxfer.wire.seal import seal_notice
+from kvxfer.wire.seal import Notices
 
 Pair = tuple[Side, Side]
 MakeRelay = Callable[..., Relay]
@@ -197,8 +197,8 @@ def test_a_forged_completion_never_counts_and_ends_nothing(
         {
             "plain": plain,
             "zeros": plain + bytes(16),
-            "random-key": seal_notice(b"r" * 32, plain),
-            "own-key": seal_notice(SECRET, plain),
+            "random-key": Notices(b"r" * 32).seal(plain),
+            "own-key": Notices(SECRET).seal(plain),
             "longer": plain + bytes(1000),
             "short": b"\x00",
         }[kind]

@@ -17,7 +17,8 @@ from kvxfer.core.ids import Reason, Role
 from kvxfer.driver import Agent, Lost, TlsFiles
 from kvxfer.errors import BadValue
 
-SHORT = attrs.evolve(QUICK, handshake_ms=2_000)
+SHORT = attrs.evolve(QUICK, handshake_ms=4_000)
+"""Where somebody has to be cut off."""
 
 
 def files(folder: Path, ca: trustme.CA, *names: str, believe: trustme.CA | None = None) -> TlsFiles:
@@ -39,7 +40,7 @@ def ours() -> trustme.CA:
 @pytest.fixture
 def secured(start: Start, tmp_path: Path, ours: trustme.CA) -> Side:
     tls = files(tmp_path / "p", ours, "127.0.0.1")
-    return start("P", Role.PRODUCER, 1, tls=tls, timings=SHORT)
+    return start("P", Role.PRODUCER, 1, tls=tls)
 
 
 def test_a_transfer_over_tls(secured: Side, start: Start, tmp_path: Path, ours: trustme.CA) -> None:
@@ -60,7 +61,7 @@ def test_a_certificate_of_another_authority_is_refused_by_the_dialler(
 ) -> None:
     """D believes another authority than the one that signed P's certificate."""
     tls = files(tmp_path / "d", ours, "d.example", believe=trustme.CA())
-    d = start("D", Role.CONSUMER, tls=tls, timings=SHORT)
+    d = start("D", Role.CONSUMER, tls=tls)
     lost = lost_reason(d, secured)
     assert lost.reason is Reason.UNREACHABLE
     assert "CERTIFICATE_VERIFY_FAILED" in lost.detail
@@ -72,7 +73,7 @@ def test_a_certificate_of_another_authority_is_refused_by_the_acceptor(
     secured: Side, start: Start, tmp_path: Path, ours: trustme.CA
 ) -> None:
     theirs = files(tmp_path / "d", trustme.CA(), "d.example", believe=ours)
-    d = start("D", Role.CONSUMER, tls=theirs, timings=SHORT)
+    d = start("D", Role.CONSUMER, tls=theirs)
     assert lost_reason(d, secured).reason in (Reason.UNREACHABLE, Reason.PEER_LOST)
     assert secured.agent.counters()["links"] == 0
     good = start("E", Role.CONSUMER, tls=files(tmp_path / "e", ours, "e.example"))
@@ -82,9 +83,9 @@ def test_a_certificate_of_another_authority_is_refused_by_the_acceptor(
 def test_the_host_that_was_dialled_has_to_be_in_the_certificate(
     start: Start, tmp_path: Path, ours: trustme.CA
 ) -> None:
-    p = start("P", Role.PRODUCER, 1, tls=files(tmp_path / "p", ours, "p.example"), timings=SHORT)
+    p = start("P", Role.PRODUCER, 1, tls=files(tmp_path / "p", ours, "p.example"))
     strict = files(tmp_path / "d", ours, "d.example")
-    d = start("D", Role.CONSUMER, tls=strict, timings=SHORT)
+    d = start("D", Role.CONSUMER, tls=strict)
     assert "127.0.0.1" in lost_reason(d, p).detail
     lenient = start("E", Role.CONSUMER, tls=attrs.evolve(strict, check_hostname=False))
     fetch(p, lenient, "lenient", 1)
@@ -124,17 +125,19 @@ def test_nothing_older_than_tls_1_3(secured: Side, tmp_path: Path, ours: trustme
 
 
 def test_whoever_does_not_speak_tls_is_cut_off(
-    secured: Side, start: Start, tmp_path: Path, ours: trustme.CA, attack: Callable[..., Attacker]
+    start: Start, tmp_path: Path, ours: trustme.CA, attack: Callable[..., Attacker]
 ) -> None:
     """One says HELLO in clear, one says nothing at all."""
+    tls = files(tmp_path / "p", ours, "127.0.0.1")
+    p = start("P", Role.PRODUCER, 1, tls=tls, timings=SHORT)
     d = start("D", Role.CONSUMER, tls=files(tmp_path / "d", ours, "d.example"))
-    fetch(secured, d, "before", 1)
-    loud, silent = attack(secured), attack(secured)
+    fetch(p, d, "before", 1)
+    loud, silent = attack(p), attack(p)
     loud.send(loud.hello)
     assert loud.ended()
     assert silent.ended()
-    until(lambda: secured.agent._loop._lobby.count == 0)
-    fetch(secured, d, "after", 2)
+    until(lambda: p.agent._loop._lobby.count == 0)
+    fetch(p, d, "after", 2)
 
 
 @pytest.mark.parametrize("name", ["cert", "key", "ca"])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvxfer.errors import RemoteFault
-from kvxfer.wire.seal import LinkKeys, Opener, Sealer, open_notice, same_proof, seal_notice
+from kvxfer.wire.seal import LinkKeys, Notices, Opener, Sealer, same_proof
 
 KEYS = LinkKeys.derive(b"s" * 32, b"hello", b"welcome")
 
@@ -52,12 +52,13 @@ def test_no_bit_can_be_turned(message: bytes, data: st.DataObject) -> None:
 def test_any_bytes_are_refused_in_order(data: bytes) -> None:
     with pytest.raises(RemoteFault):
         Opener(KEYS.dialler_seal).open(data)
-    assert open_notice(KEYS.notice, data) is None
+    assert Notices(KEYS.notice).open(data) is None
 
 
 def test_a_notice_opens_as_often_as_it_comes() -> None:
-    data = seal_notice(KEYS.notice, b"done")
-    assert [open_notice(KEYS.notice, data) for _ in range(3)] == [b"done"] * 3
+    notices = Notices(KEYS.notice)
+    data = notices.seal(b"done")
+    assert [notices.open(data) for _ in range(3)] == [b"done"] * 3
 
 
 def test_proofs_are_compared_whole() -> None:
