@@ -67,14 +67,11 @@ class Consumer:
     _by_transfer: dict[TransferId, tuple[Registration, ...]] = attrs.field(factory=dict)
     _by_peer: dict[PeerKey, dict[AttemptKey, Registration]] = attrs.field(factory=dict)
     _attempts: Tombstones[TransferId, Attempt] = attrs.field(init=False)
-    _attempt_floor: int = 0
-    """Highest attempt of a transfer that is forgotten: no number is ever given twice to one."""
 
     def __attrs_post_init__(self) -> None:
         ctx = self.ctx
-        self._attempts = Tombstones(
-            ctx.limits.tombstones_max, ctx.timings.tombstone_ms, self._raise_floor
-        )
+        # Of all that is forgotten the highest: no number is ever given twice to a transfer.
+        self._attempts = Tombstones(ctx.limits.tombstones_max, ctx.timings.tombstone_ms, max)
         self.writers = Writers(ctx, self)
         self.readers = Readers(ctx, self, self.operations, self.registrations)
 
@@ -131,15 +128,12 @@ class Consumer:
         return Reason.NONE
 
     def _next_attempt(self, transfer_id: TransferId) -> Attempt:
-        last = self._attempts.get(transfer_id, self.ctx.now_ms) or self._attempt_floor
+        last = self._attempts.get(transfer_id, self.ctx.now_ms) or self._attempts.forgotten or 0
         # An attempt in quarantine may outlive its tombstone; its number stays taken.
         held = [reg.key.attempt for reg in self._of_transfer(transfer_id)]
         attempt = Attempt(max(last, *held, 0) + 1)
         self._attempts.put(transfer_id, attempt, self.ctx.now_ms)
         return attempt
-
-    def _raise_floor(self, forgotten: Attempt) -> None:
-        self._attempt_floor = max(self._attempt_floor, forgotten)
 
     def _refuse(self, event: Register, reason: Reason) -> None:
         """Attempt 0 never existed on the wire, so there is nothing to wait for."""

@@ -35,6 +35,7 @@ class Prover(Protocol):
         ...
 
 
+@attrs.frozen
 class NoKeys:
     """The prover of a side without keys: there is never anything to prove."""
 

@@ -23,8 +23,10 @@ class Tombstones(Generic[K, V]):
 
     count_max: int
     life_ms: int
-    on_forget: Callable[[V], None] = lambda _value: None
-    """Told of what leaves because its time or its place is over."""
+    combine: Callable[[V, V], V] | None = None
+    """How what is forgotten is remembered in one value, where that is wanted."""
+    forgotten: V | None = None
+    """All that left because its time or its place was over, combined."""
     _entries: OrderedDict[K, tuple[int, V]] = attrs.field(factory=OrderedDict)
 
     def put(self, key: K, value: V, now_ms: int) -> None:
@@ -50,7 +52,9 @@ class Tombstones(Generic[K, V]):
 
     def _forget_oldest(self) -> None:
         _, (_, value) = self._entries.popitem(last=False)
-        self.on_forget(value)
+        if self.combine is not None:
+            old = self.forgotten
+            self.forgotten = value if old is None else self.combine(old, value)
 
     def __len__(self) -> int:
         return len(self._entries)
