@@ -41,6 +41,8 @@ class Limits:
     """So many at once are taken without a pause."""
     notices_per_turn_max: int = 4096
     """Notifications that are taken in before anything else gets its turn."""
+    notices_at_loss_max: int = 65536
+    """Notifications that are taken in before the loss of a link is acted on."""
     transfers_max: int = 65536
     """Live transfers of one role at one agent; a further one is refused."""
     grants_parked_max: int = 65536

@@ -27,6 +27,14 @@ OFF_LOOPBACK = (
 )
 
 
+_AT_LEAST_ONE = (
+    "half_open_max",
+    "messages_per_s_max",
+    "messages_burst_max",
+    "notices_per_turn_max",
+)
+
+
 @attrs.frozen(kw_only=True)
 class AgentConfig:
     """One agent: one rank of one engine.
@@ -78,6 +86,9 @@ class AgentConfig:
         for name, high in (("part_tokens", 1 << 40), ("part_layers", self.limits.layers_max)):
             if not 0 <= getattr(self, name) <= high:
                 raise BadValue(name, getattr(self, name), f"from 0 to {high}")
+        for name in _AT_LEAST_ONE:
+            if getattr(self.limits, name) < 1:
+                raise BadValue(f"limits.{name}", getattr(self.limits, name), "at least 1")
         areas = [(a.base, a.length) for a in self.shard.areas]
         if [(m.base, m.length) for m in self.memories] != areas:
             raise BadValue("memories", self.memories, f"the areas of the shard, {areas}")

@@ -239,7 +239,7 @@ class Pump:
         if link not in self._channels:
             return
         # What the transport has delivered already counts before the loss does.
-        self._drain_transport()
+        self._drain_transport(self.config.limits.notices_at_loss_max)
         self._forget_link(link)
         self.session.close_link(link, reason, int(now_ms))
 
@@ -298,8 +298,8 @@ class Pump:
     def next_deadline_ms(self) -> int | None:
         return self.session.next_deadline_ms()
 
-    def _drain_transport(self, notices_max: int | None = None) -> bool:
-        """Take in all that ended and all that arrived, the latter up to a bound where given."""
+    def _drain_transport(self, notices_max: int) -> bool:
+        """Take in all that ended and, up to a bound that no flood can lift, all that arrived."""
         moved = False
         while True:
             status, count = self.ops.poll(self._transport, self._completions)
@@ -312,7 +312,7 @@ class Pump:
                 break
         taken = 0
         self._more_notices = True
-        while notices_max is None or taken < notices_max:
+        while taken < notices_max:
             status, notices = self.ops.poll_notifications(self._transport, NOTIFICATIONS_PER_POLL)
             for handle, payload in notices:
                 self._notification(handle, payload)

@@ -12,11 +12,12 @@ from collections.abc import Callable
 import attrs
 import pytest
 from attacker import QUICK, Attacker, Side, fetch
-from driver_rig import Start, until
+from driver_rig import Start, config, new_memory, until
 
 from kvxfer.core.ids import Reason, Role
 from kvxfer.core.messages import Bye, Proof
 from kvxfer.driver import Limits
+from kvxfer.errors import BadValue
 from kvxfer.wire.codec import encode
 from kvxfer.wire.framing import frame
 
@@ -180,3 +181,35 @@ def test_a_peer_that_says_bye_again_and_again_is_only_forgotten(pair: Pair, atta
     fetch(p, d, "after", 1)
     until(lambda: len(p.agent._loop._links) == 1)
     assert p.agent._loop._lobby.count == 0
+
+
+def test_a_flood_of_notices_leaves_everything_else_its_turn(pair: Pair) -> None:
+    """Whoever can send to the transport sends without end, faster than they can be looked at."""
+    p, d = pair
+    fetch(p, d, "before", 1)
+    pump = d.agent._pump
+    inner = pump.ops.poll_notifications
+    handle = next(iter(pump.peers.by_handle))
+
+    def poll(session: int, count_max: int) -> tuple[int, list[tuple[int, bytes]]]:
+        status, found = inner(session, count_max)
+        return status, (found + [(handle, b"noise")] * count_max)[:count_max]
+
+    pump.ops = attrs.evolve(pump.ops, poll_notifications=poll)
+    for block in range(2, 6):
+        fetch(p, d, f"t{block}", block)
+    assert pump.session.ctx.counters["forged_notices"] > 0
+    # The loss of a link takes in what was delivered before; there must be an end to that, too.
+    (connection,) = d.agent._loop._links.values()
+    d.agent._token.run_sync_soon(connection.scope.cancel)
+    until(lambda: not d.agent._loop._links)
+    fetch(p, d, "after", 7)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["half_open_max", "messages_per_s_max", "messages_burst_max", "notices_per_turn_max"],
+)
+def test_a_bound_of_nothing_is_refused_at_the_start(name: str) -> None:
+    with pytest.raises(BadValue, match=rf"limits\.{name} = 0: at least 1"):
+        config("D", Role.CONSUMER, new_memory(), limits=Limits(**{name: 0}))
