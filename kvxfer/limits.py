@@ -15,7 +15,9 @@ class Limits:
 
     message_bytes_max: int = 16 << 20
     hello_bytes_max: int = 4096
-    """The first message of a link, before anybody has said who he is."""
+    """A message of a link before anybody has said, or where keys are in use proven, who he is."""
+    describe_bytes_max: int = (2 << 20) + 4096
+    """Later messages of a link before both sides have described themselves."""
     transfer_id_bytes_max: int = 512
     engine_id_bytes_max: int = 256
     reason_bytes_max: int = 1024
@@ -30,6 +32,17 @@ class Limits:
     blob_bytes_max: int = 1 << 20
 
     links_max: int = 4096
+    half_open_max: int = 256
+    """Accepted connections whose handshake is not over; a further one ends the oldest of the
+    address that has most of them."""
+    messages_per_s_max: int = 10_000
+    """Messages of one link; what is more waits unread, in the peer's own buffers."""
+    messages_burst_max: int = 10_000
+    """So many at once are taken without a pause."""
+    notices_per_turn_max: int = 4096
+    """Notifications that are taken in before anything else gets its turn."""
+    notices_at_loss_max: int = 65536
+    """Notifications that are taken in before the loss of a link is acted on."""
     transfers_max: int = 65536
     """Live transfers of one role at one agent; a further one is refused."""
     grants_parked_max: int = 65536

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from kvxfer.driver import Initiator, Role
+from kvxfer.driver import Initiator, Role, TlsFiles
 from kvxfer.errors import BadValue
 
 ROLES = {
@@ -46,8 +46,8 @@ class Settings:
     deadline_ms: int
     """How long a decode request waits for its KV before its load counts as failed."""
     check_digest: bool
-    allow_remote: bool
-    """Listen on an address that other hosts reach, although peers are not authenticated."""
+    allow_unauthenticated: bool
+    """Talk to other hosts without keys."""
     fail_on_load_failure: bool
     """kv_load_failure_policy "fail": a load that fails ends its request."""
     randomized_ids: bool
@@ -56,6 +56,11 @@ class Settings:
     """One of MODES; D's counts. P serves both, whatever its own is."""
     stream_tokens: int = 0
     """P offers what is final while the prefill runs, in parts of so many tokens; 0: at its end."""
+
+    key_file: str = ""
+    """Keys that every peer has to prove; empty: those of KVXFER_KEYS, or none."""
+    require_authentication: bool = True
+    tls: TlsFiles | None = None
 
     @property
     def initiator(self) -> Initiator:
@@ -117,11 +122,14 @@ def read_settings(
         offer_lease_ms=_seconds_to_ms(extra, "kv_lease_duration", LEASE_S),
         deadline_ms=_seconds_to_ms(extra, deadline_key, DEADLINE_S),
         check_digest=check_digest,
-        allow_remote=_flag(extra, "allow_remote", False),
+        allow_unauthenticated=_flag(extra, "allow_unauthenticated", False),
         fail_on_load_failure=failure_policy == "fail",
         randomized_ids=randomized_ids,
         mode=_mode(extra, named_mode),
         stream_tokens=step_tokens if stream else 0,
+        key_file=_path(extra, "key_file"),
+        require_authentication=_flag(extra, "require_authentication", True),
+        tls=_tls(extra),
     )
 
 
@@ -150,6 +158,24 @@ def _seconds_to_ms(extra: Mapping[str, Any], key: str, default_s: float) -> int:
     if not 0 < value <= SECONDS_MAX:
         raise BadValue(key, value, f"above 0 and at most {SECONDS_MAX:.0f} seconds")
     return max(1, round(value * 1000))
+
+
+def _tls(extra: Mapping[str, Any]) -> TlsFiles | None:
+    """All three files, or none of them."""
+    files = {key: _path(extra, f"tls_{key}") for key in ("cert", "key", "ca")}
+    missing = [f"tls_{key}" for key, path in files.items() if not path]
+    if len(missing) == len(files):
+        return None
+    if missing:
+        raise BadValue(missing[0], "", "a file, as tls_cert, tls_key and tls_ca go together")
+    return TlsFiles(check_hostname=_flag(extra, "tls_check_hostname", True), **files)
+
+
+def _path(extra: Mapping[str, Any], key: str) -> str:
+    value = extra.get(key, "")
+    if not isinstance(value, str):
+        raise BadValue(key, value, "the path of a file")
+    return value
 
 
 def _flag(extra: Mapping[str, Any], key: str, default: bool) -> bool:

@@ -15,7 +15,7 @@ from typing import assert_never
 
 import attrs
 
-from kvxfer.driver import Agent, AgentConfig, Memory, Role, Timings
+from kvxfer.driver import Agent, AgentConfig, Memory, Role, Timings, keys_from
 from kvxfer.driver.commands import Register
 from kvxfer.driver.results import Lost, Result, Unsent
 from kvxfer.layout.geometry import Shard
@@ -210,7 +210,10 @@ class WorkerSide:
             ),
             check_digest=settings.check_digest,
             part_tokens=settings.stream_tokens if listens else 0,
-            allow_remote=settings.allow_remote,
+            keys=keys_from(settings.key_file),
+            require_authentication=settings.require_authentication,
+            allow_unauthenticated=settings.allow_unauthenticated,
+            tls=settings.tls,
             logger=logger,
         )
 

@@ -59,6 +59,12 @@ EXIT_USAGE = 2
     help="Axes of both caches from the outside in: layer, block, head, slot, content.",
 )
 @click.option(
+    "--key-file",
+    default="",
+    show_default="KVXFER_KEYS, or no keys",
+    help="Keys that the two engines prove to each other, `id secret` a line (docs/security.md).",
+)
+@click.option(
     "--timeline",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Write both timelines to this HTML file.",

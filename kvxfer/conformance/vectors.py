@@ -24,7 +24,16 @@ Plain: TypeAlias = dict[str, Any]
 """An object of a vector file: text keys, and values that JSON has."""
 
 PROTOCOL = "kvxfer-1"
-MACHINE_PARTS = ("handshake", "pairing", "completion", "expiry", "pull", "streaming", "drain")
+MACHINE_PARTS = (
+    "handshake",
+    "pairing",
+    "completion",
+    "expiry",
+    "pull",
+    "streaming",
+    "drain",
+    "authentication",
+)
 """Parts whose cases are steps of a machine."""
 
 
@@ -123,6 +132,25 @@ def check_parts(
         got = sorted(cut(case))
         same = got == sorted(case["parts"])
         return _passed("" if same else f"{len(got)} parts, the first {got[:3]}")
+
+    return _run(vectors, only, judge)
+
+
+def check_seals(
+    open_frames: Callable[[Plain], Plain], vectors: Vectors, *, only: Iterable[str] | None = None
+) -> Report:
+    """Judge authentication: both proofs, and which frames open.
+
+    The subject gives `dialler_proof`, `acceptor_proof`, `opened`, and `refused`: whether it
+    stopped at a frame.
+    """
+
+    def judge(case: Plain) -> tuple[Verdict, str]:
+        got = open_frames(case)
+        wanted = {key: case[key] for key in ("dialler_proof", "acceptor_proof", "opened")}
+        wanted["refused"] = case["verdict"] == "reject"
+        wrong = [key for key, value in wanted.items() if got[key] != value]
+        return _passed(f"{wrong[0]}: {got[wrong[0]]}" if wrong else "")
 
     return _run(vectors, only, judge)
 

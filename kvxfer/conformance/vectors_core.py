@@ -25,6 +25,7 @@ from kvxfer.conformance.vectors_plain import (
 )
 from kvxfer.core import effects as fx
 from kvxfer.core import events as ev
+from kvxfer.core.credentials import MAC_BYTES, NONCE_BYTES, Credentials
 from kvxfer.core.handshake import Identity, Refusal
 from kvxfer.core.ids import (
     NO_FEATURES,
@@ -39,7 +40,7 @@ from kvxfer.core.ids import (
     Role,
     TransferId,
 )
-from kvxfer.core.messages import Describe, Hello, Welcome
+from kvxfer.core.messages import Describe, Hello, Proof, Welcome
 from kvxfer.core.session import Session
 from kvxfer.errors import LayoutMismatch, RemoteFault
 from kvxfer.layout.edges import edges_between
@@ -136,12 +137,29 @@ class Shards:
         return tuple(sorted({e.consumer_rank for e in edges}))
 
 
+_RIGHT, _WRONG = b"\1" * MAC_BYTES, bytes(MAC_BYTES)
+
+
+class Word:
+    """A prover without a secret: the files say which proofs are right."""
+
+    def sent(self, message: Hello | Welcome) -> None:
+        """What is proven does not matter."""
+
+    def proof(self, _key_id: str) -> bytes:
+        return _RIGHT
+
+    def check(self, _key_id: str, mac: bytes) -> bool:
+        return mac == _RIGHT
+
+
 @attrs.define
 class CoreMachine:
     """`Session` behind the plain events of the files. A `vectors.Machine`."""
 
     session: Session
     shards: Shards
+    credentials: Credentials
     wants: dict[str, list[Plain]] = attrs.field(factory=dict)
     """By tag: what the engine wants of each producer."""
     ops: dict[OpId, fx.Post] = attrs.field(factory=dict)
@@ -173,7 +191,14 @@ class CoreMachine:
             accept=shards.accept,
             check_digest=settings["check_digest"],
         )
-        return cls(session, shards)
+        key_ids = tuple(settings["keys"])
+        credentials = Credentials(
+            nonce=b"\xc4" * NONCE_BYTES if key_ids else b"",
+            key_ids=key_ids,
+            required=settings["require_key"],
+            prover=Word(),
+        )
+        return cls(session, shards, credentials)
 
     def step(self, event: Plain, at_ms: int) -> Sequence[Plain]:
         self._advance(at_ms)
@@ -201,13 +226,18 @@ class CoreMachine:
     def _on_connection(self, event: Plain) -> None:
         link, called = LinkId(event["link"]), event["dialled"]
         self.shards.dialled[link] = called is not None
-        self.session.open_link(link, peer_key(called) if called else None, self.now_ms)
+        dialled = peer_key(called) if called else None
+        self.session.open_link(link, dialled, self.now_ms, self.credentials)
 
     def _on_message(self, event: Plain) -> None:
         message = from_plain(event["message"])
         self.session.receive(LinkId(event["link"]), message, self.now_ms)
 
     _on_notification = _on_message
+
+    def _on_proof(self, event: Plain) -> None:
+        proof = Proof(mac=_RIGHT if event["right"] else _WRONG)
+        self.session.receive(LinkId(event["link"]), proof, self.now_ms)
 
     def _on_undecodable(self, event: Plain) -> None:
         self.session.fault(LinkId(event["link"]), "", self.now_ms)

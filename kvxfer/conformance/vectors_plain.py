@@ -19,7 +19,7 @@ from kvxfer.core.ids import Attempt, Incarnation, Initiator, Part, Reason, Role,
 from kvxfer.core.messages import BlockRuns, Column, Header, Message, MessageType
 from kvxfer.wire.schema import BY_CLASS, BY_TYPE, REQUIRED
 
-_BYTES = ("blob", "shard", "digest")
+_BYTES = ("blob", "shard", "digest", "nonce", "mac")
 
 
 def to_numbers(value: object) -> Any:
@@ -100,6 +100,8 @@ def _value(name: str, value: Any) -> Any:
             return tuple(part_of(item) for item in value)
         case "tables":
             return tuple(table_of(item) for item in value)
+        case "key_ids":
+            return tuple(value)
     return value
 
 

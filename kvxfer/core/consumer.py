@@ -71,7 +71,8 @@ class Consumer:
 
     def __attrs_post_init__(self) -> None:
         ctx = self.ctx
-        self._attempts = Tombstones(ctx.limits.tombstones_max, ctx.timings.tombstone_ms)
+        # Of all that is forgotten the highest: no number is ever given twice to a transfer.
+        self._attempts = Tombstones(ctx.limits.tombstones_max, ctx.timings.tombstone_ms, max)
         self.writers = Writers(ctx, self)
         self.readers = Readers(ctx, self, self.operations, self.registrations)
 
@@ -128,7 +129,7 @@ class Consumer:
         return Reason.NONE
 
     def _next_attempt(self, transfer_id: TransferId) -> Attempt:
-        last = self._attempts.get(transfer_id, self.ctx.now_ms) or 0
+        last = self._attempts.get(transfer_id, self.ctx.now_ms) or self._attempts.forgotten or 0
         # An attempt in quarantine may outlive its tombstone; its number stays taken.
         held = [reg.key.attempt for reg in self._of_transfer(transfer_id)]
         attempt = Attempt(max(last, *held, 0) + 1)

@@ -1,9 +1,10 @@
 """The handshake of one link, both sides (spec section 4).
 
-Owns version negotiation, identity and the order of the four messages. Knows no
-layout and no transport: `describe` and `accept` are given by the driver and may
-raise `Refusal`. Invariant: nothing of phase 2 is looked at before phase 1 has
-been accepted, and a refusal always carries a reason.
+Owns version negotiation, identity, and the order of the messages. Knows no layout,
+no transport and no secret: `describe` and `accept` are given by the driver and may
+raise `Refusal`, proofs come from the prover of `credentials`. Invariant: nothing of
+phase 2 is looked at before phase 1 has been accepted and, where a key was agreed,
+proven; a refusal always carries a reason.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import assert_never
 
 import attrs
 
+from kvxfer.core.credentials import NONCE_BYTES, Credentials
 from kvxfer.core.ids import (
     FEATURES,
     NO_FEATURES,
@@ -31,6 +33,7 @@ from kvxfer.core.messages import (
     HandshakeMessage,
     Hello,
     Message,
+    Proof,
     Refuse,
     Welcome,
 )
@@ -78,12 +81,15 @@ class Handshake:
     """Whom this side dialled; None where the other side did."""
     describe: Callable[[Peer], Describe]
     accept: Callable[[Peer, Describe], tuple[int, ...]]
+    credentials: Credentials = attrs.field(factory=Credentials)
     state: LinkState = LinkState.CALLED
     peer: Peer | None = None
     version: int = 0
     ranks: tuple[int, ...] = ()
     features: Feature = NO_FEATURES
     """What both sides have; bits that this side does not know are nothing to it."""
+    key_id: str = ""
+    """The key that both sides prove; empty where the link is not authenticated."""
     reason: Reason = Reason.NONE
     detail: str = ""
 
@@ -99,10 +105,13 @@ class Handshake:
             match message:
                 case Hello():
                     self._check_hello(message)
-                    event = LinkEvent.HELLO
+                    event = LinkEvent.HELLO_KEYED if self.key_id else LinkEvent.HELLO
                 case Welcome():
                     self._check_welcome(message)
-                    event = LinkEvent.WELCOME
+                    event = LinkEvent.WELCOME_KEYED if self.key_id else LinkEvent.WELCOME
+                case Proof():
+                    self._check_proof(message)
+                    event = LinkEvent.PROOF
                 case Describe():
                     self._take_description(message)
                     event = LinkEvent.DESCRIBE
@@ -146,6 +155,8 @@ class Handshake:
                     messages.append(self._hello())
                 case LinkAction.SEND_WELCOME:
                     messages.append(self._welcome())
+                case LinkAction.SEND_PROOF:
+                    messages.append(Proof(mac=self.credentials.prover.proof(self.key_id)))
                 case LinkAction.SEND_DESCRIBE:
                     assert self.peer is not None
                     messages.append(self.describe(self.peer))
@@ -167,7 +178,7 @@ class Handshake:
 
     def _hello(self) -> Hello:
         assert self.dialled is not None
-        return Hello(
+        hello = Hello(
             version_min=VERSION_MIN,
             version_max=VERSION_MAX,
             engine_id=self.me.engine_id,
@@ -177,17 +188,25 @@ class Handshake:
             features=int(self.me.features),
             expected_engine_id=self.dialled.engine_id,
             expected_rank=self.dialled.rank,
+            nonce=self.credentials.nonce,
+            key_ids=self.credentials.key_ids,
         )
+        self.credentials.prover.sent(hello)
+        return hello
 
     def _welcome(self) -> Welcome:
-        return Welcome(
+        welcome = Welcome(
             version=self.version,
             engine_id=self.me.engine_id,
             rank=self.me.rank,
             incarnation=self.me.incarnation,
             role=self.me.role,
             features=int(self.me.features),
+            nonce=self.credentials.nonce if self.key_id else b"",
+            key_id=self.key_id,
         )
+        self.credentials.prover.sent(welcome)
+        return welcome
 
     def _check_hello(self, hello: Hello) -> None:
         version = min(hello.version_max, VERSION_MAX)
@@ -205,6 +224,7 @@ class Handshake:
             raise Refusal(Reason.ROLE_MISMATCH, "a consumer dials a producer")
         if hello.incarnation == self.me.incarnation:
             raise Refusal(Reason.WRONG_PEER, "dialled itself")
+        self._choose_key(hello)
         self.version = version
         self.features = self.me.features & Feature(hello.features & int(FEATURES))
         self.peer = Peer(PeerKey(hello.engine_id, hello.rank), hello.incarnation)
@@ -217,9 +237,48 @@ class Handshake:
             raise Refusal(Reason.WRONG_PEER, f"dialled {self.dialled}, answered by {key}")
         if not welcome.role & Role.PRODUCER:
             raise Refusal(Reason.ROLE_MISMATCH, "the peer is no producer")
+        self._take_key(welcome)
         self.version = welcome.version
         self.features = self.me.features & Feature(welcome.features & int(FEATURES))
         self.peer = Peer(key, welcome.incarnation)
+
+    def _choose_key(self, hello: Hello) -> None:
+        """Where both sides have keys they agree on one; there is no link without it then."""
+        if not (hello.key_ids and self.credentials.key_ids):
+            self._without_key("the dialler offers none")
+            return
+        key_id = self.credentials.common(hello.key_ids)
+        if not key_id:
+            raise Refusal(
+                Reason.UNAUTHENTICATED, f"no key in common: {', '.join(hello.key_ids)} are unknown"
+            )
+        self._check_nonce(hello.nonce)
+        self.key_id = key_id
+
+    def _take_key(self, welcome: Welcome) -> None:
+        if not welcome.key_id:
+            self._without_key("the acceptor chose none")
+            return
+        if welcome.key_id not in self.credentials.key_ids:
+            raise Refusal(Reason.UNAUTHENTICATED, f"key {welcome.key_id!r} was not offered")
+        self._check_nonce(welcome.nonce)
+        self.key_id = welcome.key_id
+
+    def _without_key(self, why: str) -> None:
+        if self.credentials.required:
+            raise Refusal(Reason.UNAUTHENTICATED, f"authentication is required: {why}")
+
+    def _check_nonce(self, nonce: bytes) -> None:
+        if len(nonce) != NONCE_BYTES:
+            raise Refusal(
+                Reason.PROTOCOL_ERROR, f"nonce of {len(nonce)} bytes, not of {NONCE_BYTES}"
+            )
+
+    def _check_proof(self, proof: Proof) -> None:
+        if self.state not in (LinkState.CHALLENGED, LinkState.PROVING):
+            return  # Out of order: the table closes the link.
+        if not self.credentials.prover.check(self.key_id, proof.mac):
+            raise Refusal(Reason.AUTHENTICATION_FAILED, f"wrong proof of key {self.key_id!r}")
 
     def _take_description(self, theirs: Describe) -> None:
         if self.state not in (LinkState.WELCOMED, LinkState.DESCRIBING):

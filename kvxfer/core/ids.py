@@ -98,6 +98,8 @@ class Reason(IntEnum):
     NEW_INCARNATION = 25
     UNSUPPORTED = 26
     DRAINING = 27
+    UNAUTHENTICATED = 28
+    AUTHENTICATION_FAILED = 29
     UNREGISTERED = 65535
     """Stands for a number that this version does not know. Never sent."""
 

@@ -49,6 +49,7 @@ class MessageType(IntEnum):
     OFFER = 48
     RELEASE = 49
     DRAIN = 50
+    PROOF = 64
 
 
 @attrs.frozen
@@ -93,6 +94,9 @@ class Hello:
     expected_engine_id: str
     """Whom the dialler wants to reach; empty where any engine will do (I-10)."""
     expected_rank: int
+    nonce: bytes = b""
+    key_ids: tuple[str, ...] = ()
+    """Names of the keys that the dialler can prove; none: it does not authenticate."""
 
 
 @attrs.frozen(kw_only=True)
@@ -105,6 +109,9 @@ class Welcome:
     incarnation: Incarnation
     role: Role
     features: int
+    nonce: bytes = b""
+    key_id: str = ""
+    """The key that both sides prove; empty: this link is not authenticated."""
 
 
 @attrs.frozen(kw_only=True)
@@ -113,6 +120,16 @@ class Refuse:
 
     reason: Reason
     detail: str
+
+
+@attrs.frozen(kw_only=True)
+class Proof:
+    """Either way, behind WELCOME: the sender has the key that WELCOME names (spec section 4.6).
+
+    Every message behind it is sealed, in that direction.
+    """
+
+    mac: bytes
 
 
 # --- handshake, phase 2 ---
@@ -287,7 +304,7 @@ class NeverPosted:
     reason: Reason
 
 
-HandshakeMessage = Hello | Welcome | Refuse | Describe
+HandshakeMessage = Hello | Welcome | Proof | Refuse | Describe
 ToProducer = Grant | Renew | Cancel | Release
 ToConsumer = GrantAck | Gone | Cancelled | Offer | Done | Failed | NeverPosted
 TransferMessage = ToProducer | ToConsumer

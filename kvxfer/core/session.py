@@ -14,6 +14,7 @@ import attrs
 
 from kvxfer.core.consumer import Consumer
 from kvxfer.core.context import Context, Link
+from kvxfer.core.credentials import Credentials
 from kvxfer.core.effects import DropLink, Effect, Send, TellDrained
 from kvxfer.core.events import (
     CancelRegistration,
@@ -39,6 +40,7 @@ from kvxfer.core.messages import (
     Describe,
     Hello,
     Message,
+    Proof,
     Refuse,
     ToConsumer,
     ToProducer,
@@ -90,14 +92,24 @@ class Session:
 
     # --- links ---
 
-    def open_link(self, link: LinkId, dialled: PeerKey | None, now_ms: int) -> None:
-        """A control connection is open; `dialled` names whom this side called."""
+    def open_link(
+        self,
+        link: LinkId,
+        dialled: PeerKey | None,
+        now_ms: int,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """A control connection is open; `dialled` names whom this side called.
+
+        Without `credentials` this side neither proves a key nor asks for one.
+        """
         self.ctx.now_ms = now_ms
         handshake = Handshake(
             me=self.me,
             dialled=dialled,
             describe=lambda peer: self.describe(link, peer),
             accept=lambda peer, theirs: self.accept(link, peer, theirs),
+            credentials=credentials or Credentials(),
         )
         self._handshakes[link] = handshake
         self.ctx.timers.set(HandshakeTimer(link), now_ms + self.timings.handshake_ms)
@@ -119,7 +131,7 @@ class Session:
             self.ctx.counters["late_messages"] += 1
             return
         up = self.ctx.links.get(link)
-        if up is None or isinstance(message, Hello | Welcome | Describe | Refuse | Bye):
+        if up is None or isinstance(message, Hello | Welcome | Proof | Describe | Refuse | Bye):
             self._carry(link, handshake, handshake.receive(message))
         else:
             up.heard_ms = now_ms
@@ -158,6 +170,8 @@ class Session:
                 )
             )
         if outcome.close:
+            if handshake.reason in (Reason.UNAUTHENTICATED, Reason.AUTHENTICATION_FAILED):
+                self.ctx.counters["unauthenticated"] += 1
             self.ctx.emit(DropLink(link=link, reason=handshake.reason))
         if handshake.state is LinkState.CLOSED:
             self._handshakes.pop(link, None)

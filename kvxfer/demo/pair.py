@@ -86,6 +86,7 @@ class Pair:
             cache=options.prefill_cache(),
             # Only where chunks are to leave early: a part more is a notification more.
             part_tokens=ModelShape().chunk_tokens if Mode.STREAM in options.modes else 0,
+            key_file=options.key_file,
         )
         decode_setup = attrs.evolve(
             prefill_setup,

@@ -19,6 +19,7 @@ from kvxfer.demo.reports import Report
 from kvxfer.driver.agent import Agent
 from kvxfer.driver.commands import ProducerAddress
 from kvxfer.driver.config import AgentConfig
+from kvxfer.driver.keys import keys_from
 
 HOST = "127.0.0.1"
 
@@ -34,6 +35,8 @@ class EngineSetup:
     cache: CacheShape
     part_tokens: int = 0
     """The grid on which P's parts are cut."""
+    key_file: str = ""
+    """Keys that both engines share; without it those of KVXFER_KEYS, where that is set."""
 
 
 def start_agents(setup: EngineSetup, cache: EngineCache, role: Role) -> list[Agent]:
@@ -52,6 +55,7 @@ def start_agents(setup: EngineSetup, cache: EngineCache, role: Role) -> list[Age
                 transport=setup.transport,
                 part_tokens=setup.part_tokens,
                 listen=(HOST, 0) if role is Role.PRODUCER else None,
+                keys=keys_from(setup.key_file),
             )
             agents.append(Agent.start(config))
     except BaseException:

@@ -48,6 +48,8 @@ class DemoOptions:
     prefill_block_tokens: int = 16
     decode_block_tokens: int = 16
     cache_order: str = DEFAULT_ORDER
+    key_file: str = ""
+    """Keys that the engines prove to each other; empty: those of KVXFER_KEYS, or none."""
 
     def check(self) -> None:
         """BadValue where a value is out of its bound."""

@@ -7,8 +7,10 @@ from kvxfer.core.ids import Initiator, Reason, Role, TransferId
 from kvxfer.driver.agent import Agent, AgentFailed
 from kvxfer.driver.commands import ProducerAddress
 from kvxfer.driver.config import AgentConfig
+from kvxfer.driver.keys import Key, KeyFile, KeyRing, keys_from
 from kvxfer.driver.leftovers import Closed, Held, Leftover
 from kvxfer.driver.results import Landed, LetGo, Lost, Result, Sent, Unsent
+from kvxfer.driver.tls import TlsFiles
 from kvxfer.limits import Limits, Timings
 from kvxfer.transport.ops import Memory
 
@@ -19,6 +21,9 @@ __all__ = [
     "Closed",
     "Held",
     "Initiator",
+    "Key",
+    "KeyFile",
+    "KeyRing",
     "Landed",
     "Leftover",
     "LetGo",
@@ -31,6 +36,8 @@ __all__ = [
     "Role",
     "Sent",
     "Timings",
+    "TlsFiles",
     "TransferId",
     "Unsent",
+    "keys_from",
 ]

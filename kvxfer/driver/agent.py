@@ -404,6 +404,7 @@ class Agent:
         )
         listeners: list[trio.SocketListener] = []
         try:
+            tls = self.config.tls.contexts() if self.config.tls is not None else None
             listeners += await self._listen()
             self._pump = pump
             self._loop = Loop(
@@ -414,6 +415,7 @@ class Agent:
                 publish=self._publish,
                 on_drained=self._drained.set,
                 on_kept=self._count_leftovers,
+                tls=tls,
             )
             self._token = trio.lowlevel.current_trio_token()
             self._publish(pump.counters())

@@ -14,11 +14,25 @@ from typing import Any
 import attrs
 
 from kvxfer.core.ids import Role
+from kvxfer.driver.keys import KeyFile, Keys
+from kvxfer.driver.tls import TlsFiles
 from kvxfer.errors import BadValue
 from kvxfer.layout.choice import Costs
 from kvxfer.layout.geometry import Shard
 from kvxfer.limits import Limits, Timings
 from kvxfer.transport.ops import Memory
+
+OFF_LOOPBACK = (
+    "off loopback keys are needed, and required of every peer, unless allow_unauthenticated=True"
+)
+
+
+_AT_LEAST_ONE = (
+    "half_open_max",
+    "messages_per_s_max",
+    "messages_burst_max",
+    "notices_per_turn_max",
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -27,8 +41,8 @@ class AgentConfig:
 
     `memories` are the areas of `shard`, in the same order. `listen` is the
     address for control connections of consumers, (host, port), port 0 for any
-    free one; None for an agent that only dials. A host off loopback has to be
-    allowed by `allow_remote`, since this version does not authenticate peers.
+    free one; None for an agent that only dials. Off loopback, to listen and to
+    dial, `keys` are needed, or `allow_unauthenticated`.
     """
 
     engine_id: str
@@ -38,7 +52,15 @@ class AgentConfig:
     transport: str = "loopback"
     transport_options: Mapping[str, Any] = attrs.field(factory=dict)
     listen: tuple[str, int] | None = None
-    allow_remote: bool = False
+    keys: Keys | None = None
+    """Keys of which every peer has to prove one, and this agent proves one to it."""
+    require_authentication: bool = True
+    """With False a peer without any key is served, too: for the time in which keys are handed
+    out. It protects from nobody who can change what is sent."""
+    allow_unauthenticated: bool = False
+    """Without keys: reach other hosts all the same."""
+    tls: TlsFiles | None = None
+    """Control connections over TLS, with certificates on both sides; besides keys."""
     check_digest: bool = True
     part_tokens: int = 0
     """Producer: parts end at multiples of so many tokens, so that they can leave while the
@@ -64,6 +86,9 @@ class AgentConfig:
         for name, high in (("part_tokens", 1 << 40), ("part_layers", self.limits.layers_max)):
             if not 0 <= getattr(self, name) <= high:
                 raise BadValue(name, getattr(self, name), f"from 0 to {high}")
+        for name in _AT_LEAST_ONE:
+            if getattr(self.limits, name) < 1:
+                raise BadValue(f"limits.{name}", getattr(self.limits, name), "at least 1")
         areas = [(a.base, a.length) for a in self.shard.areas]
         if [(m.base, m.length) for m in self.memories] != areas:
             raise BadValue("memories", self.memories, f"the areas of the shard, {areas}")
@@ -73,13 +98,19 @@ class AgentConfig:
                 raise BadValue("staging", sorted(kinds), "dram alone: the permute runs on the host")
         if self.role & Role.PRODUCER and self.listen is None:
             raise BadValue("listen", None, "an address, since consumers dial a producer")
-        if self.listen is not None and not self.allow_remote and not _loopback(self.listen[0]):
-            raise BadValue(
-                "listen",
-                self.listen,
-                "a loopback host, unless allow_remote=True: "
-                "this version does not authenticate peers",
-            )
+        if self.listen is not None and not self.may_reach(self.listen[0]):
+            raise BadValue("listen", self.listen, f"a loopback host: {OFF_LOOPBACK}")
+        if isinstance(self.keys, KeyFile) and self.keys.world_readable:
+            self.logger.warning("%s can be read by every user of this host", self.keys.path)
+
+    @property
+    def authenticates(self) -> bool:
+        """Is a peer without a key refused?"""
+        return self.keys is not None and self.require_authentication
+
+    def may_reach(self, host: str) -> bool:
+        """May this agent talk to peers at this address?"""
+        return self.authenticates or self.allow_unauthenticated or _loopback(host)
 
 
 def _loopback(host: str) -> bool:

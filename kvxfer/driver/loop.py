@@ -20,8 +20,12 @@ import trio
 from kvxfer.core.ids import LinkId, PeerKey, Reason
 from kvxfer.driver.bell import Bell
 from kvxfer.driver.commands import Command
+from kvxfer.driver.config import OFF_LOOPBACK
+from kvxfer.driver.lobby import Lobby
 from kvxfer.driver.pump import Pump, Turn
+from kvxfer.driver.rate import Bucket
 from kvxfer.driver.results import Result
+from kvxfer.driver.tls import TlsContexts
 
 READ_BYTES = 1 << 16
 ACCEPT_PAUSE_S = 0.1
@@ -38,12 +42,16 @@ def clock_ms() -> float:
     return time.monotonic() * 1e3
 
 
+Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+
+
 @attrs.define(eq=False)
 class _Connection:
     """One control connection: its stream and what waits to be written."""
 
-    stream: trio.SocketStream
+    stream: Stream
     scope: trio.CancelScope
+    bucket: Bucket
     backlog: deque[bytes] = attrs.field(factory=deque)
     backlog_bytes: int = 0
     more: trio.Event = attrs.field(factory=trio.Event)
@@ -62,6 +70,7 @@ class Loop:
     on_drained: Callable[[], None] = lambda: None
     on_kept: Callable[[], None] = lambda: None
     """Told where the loop was to end only if nothing was left, and something was."""
+    tls: TlsContexts | None = None
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _bell: Bell = attrs.field(factory=Bell)
     _resting: bool = False
@@ -71,11 +80,16 @@ class Loop:
     _only_if_empty: bool = False
     _links: dict[LinkId, _Connection] = attrs.field(factory=dict)
     _link_ids: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
+    _guests: itertools.count[int] = attrs.field(factory=itertools.count)
+    _lobby: Lobby = attrs.field(init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
     _watched: bool = False
     """The transport wakes us by itself."""
     _signalled: bool = False
     _turned: trio.Event = attrs.field(factory=trio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        self._lobby = Lobby(self.pump.config.limits.half_open_max)
 
     def wake(self) -> None:
         self._wake.set()
@@ -208,42 +222,94 @@ class Loop:
                 await trio.sleep(ACCEPT_PAUSE_S)
                 continue
             if len(self._links) >= self.pump.config.limits.links_max:
-                await stream.aclose()
+                stream.socket.close()
                 continue
-            self._nursery.start_soon(self._serve, stream, None)
+            self._nursery.start_soon(self._receive_guest, stream)
+
+    async def _receive_guest(self, stream: trio.SocketStream) -> None:
+        """Serve whoever called; until he has finished the handshake he may have to leave."""
+        guest, address = next(self._guests), _address(stream)
+        with trio.CancelScope() as scope:
+            self._lobby.enter(address, guest, scope.cancel)
+            try:
+                await self._serve(stream, None, lambda: self._lobby.exit(address, guest))
+            finally:
+                self._lobby.exit(address, guest)
 
     async def _dial(self, peer: PeerKey, host: str, port: int) -> None:
+        if not self.pump.config.may_reach(host):
+            self._dial_failed(peer, f"{host}: {OFF_LOOPBACK}")
+            return
         try:
             with trio.fail_after(self.pump.config.timings.handshake_ms / 1e3):
                 stream = await trio.open_tcp_stream(host, port)
         except (OSError, ValueError, trio.TooSlowError) as error:
             # ValueError: a name that cannot be a host name, by IDNA's rules or ours.
-            detail = f"{host}:{port}: {error or 'no answer'}"
-            self.pump.dial_failed(peer, detail, clock_ms())
-            self.wake()
+            self._dial_failed(peer, f"{host}:{port}: {error or 'no answer'}")
             return
-        await self._serve(stream, peer)
+        await self._serve(stream, peer, host=host)
 
-    async def _serve(self, stream: trio.SocketStream, dialled: PeerKey | None) -> None:
+    def _dial_failed(self, peer: PeerKey, detail: str) -> None:
+        self.pump.dial_failed(peer, detail, clock_ms())
+        self.wake()
+
+    async def _serve(
+        self,
+        raw: trio.SocketStream,
+        dialled: PeerKey | None,
+        on_up: Callable[[], None] = lambda: None,
+        host: str = "",
+    ) -> None:
         """Run one connection until it ends on either side."""
+        try:
+            stream = await self._secured(raw, host)
+        except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
+            why = f"no TLS with {host or _address(raw)}: {error.__cause__ or error}"
+            self.pump.config.logger.warning("%s", why)
+            if dialled is not None:
+                self._dial_failed(dialled, why)
+            raw.socket.close()
+            return
+        except BaseException:
+            raw.socket.close()
+            raise
         link = LinkId(next(self._link_ids))
         try:
             async with trio.open_nursery() as nursery:
-                connection = _Connection(stream, nursery.cancel_scope)
+                connection = _Connection(stream, nursery.cancel_scope, self._bucket())
                 self._links[link] = connection
                 self.pump.link_opened(link, dialled, clock_ms())
                 self.wake()
                 nursery.start_soon(self._write_all, connection)
-                await self._read_all(link, connection)
+                await self._read_all(link, connection, on_up)
                 nursery.cancel_scope.cancel()
         finally:
             # Also where the whole loop ends: no await here, so a cancel cannot leave it open.
-            stream.socket.close()
+            raw.socket.close()
             self._links.pop(link, None)
             self.pump.link_closed(link, Reason.PEER_LOST, clock_ms())
             self.wake()
 
-    async def _read_all(self, link: LinkId, connection: _Connection) -> None:
+    async def _secured(self, raw: trio.SocketStream, host: str) -> Stream:
+        """The connection, over TLS where this agent has it. `host`: the one dialled, or empty."""
+        if self.tls is None:
+            return raw
+        context = self.tls.dialling if host else self.tls.accepting
+        stream = trio.SSLStream(
+            raw, context, server_hostname=host or None, server_side=not host, https_compatible=True
+        )
+        with trio.fail_after(self.pump.config.timings.handshake_ms / 1e3):
+            await stream.do_handshake()
+        return stream
+
+    def _bucket(self) -> Bucket:
+        limits = self.pump.config.limits
+        return Bucket(limits.messages_per_s_max, limits.messages_burst_max)
+
+    async def _read_all(
+        self, link: LinkId, connection: _Connection, on_up: Callable[[], None]
+    ) -> None:
+        is_up = False
         while True:
             try:
                 data = await connection.stream.receive_some(READ_BYTES)
@@ -251,8 +317,15 @@ class Loop:
                 return
             if not data:
                 return
-            self.pump.link_bytes(link, bytes(data), clock_ms())
+            count = self.pump.link_bytes(link, bytes(data), clock_ms())
             self.wake()
+            if not is_up and self.pump.link_is_up(link):
+                is_up = True
+                on_up()
+            pause_s = connection.bucket.pause_s(count, clock_ms())
+            if pause_s > 0:
+                # What is not read fills the peer's own buffers: it is slowed down, nobody else.
+                await trio.sleep(pause_s)
 
     async def _write_all(self, connection: _Connection) -> None:
         while True:
@@ -289,3 +362,11 @@ class Loop:
             connection.scope.deadline = trio.current_time() + CLOSE_S
             connection.closing = True
             connection.more.set()
+
+
+def _address(stream: trio.SocketStream) -> str:
+    """Where a connection came from; empty where it has gone already."""
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:
+        return ""

@@ -8,7 +8,9 @@ virtual time. Invariant: effects are carried out in the order of the batch.
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
+from collections.abc import Callable
 from typing import assert_never
 
 import attrs
@@ -16,6 +18,7 @@ import numpy as np
 
 from kvxfer.core import effects as fx
 from kvxfer.core import events as ev
+from kvxfer.core.credentials import NONCE_BYTES
 from kvxfer.core.handshake import Identity
 from kvxfer.core.ids import (
     FEATURES,
@@ -32,6 +35,7 @@ from kvxfer.core.messages import Done, Message
 from kvxfer.core.session import Session
 from kvxfer.driver import commands as cmd
 from kvxfer.driver import results as rs
+from kvxfer.driver.channel import Channel
 from kvxfer.driver.config import AgentConfig
 from kvxfer.driver.desk import Desk, Offered, Wanted
 from kvxfer.driver.mapping import edge_plans, part_plan, read_plan, wanted_bytes
@@ -42,8 +46,7 @@ from kvxfer.errors import BadValue, KvxferError, RemoteFault, TransportFault
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
 from kvxfer.transport.ops import COMPLETION, TransportOps
-from kvxfer.wire.codec import UnknownMessage, decode, encode
-from kvxfer.wire.framing import FrameReader, frame
+from kvxfer.wire.codec import UnknownMessage, decode
 
 COMPLETIONS_PER_POLL = 256
 NOTIFICATIONS_PER_POLL = 256
@@ -72,6 +75,11 @@ class Turn:
     progressed: bool = False
 
 
+def draw_nonce() -> bytes:
+    """From the system's source: nobody can foresee it, and it never comes twice."""
+    return secrets.token_bytes(NONCE_BYTES)
+
+
 @attrs.define(kw_only=True)
 class Pump:
     """One agent without its thread. All calls come from one owner (K3)."""
@@ -79,6 +87,8 @@ class Pump:
     config: AgentConfig
     ops: TransportOps
     incarnation: Incarnation
+    nonce: Callable[[], bytes] = draw_nonce
+    """Drawn for each link where there are keys."""
     session: Session = attrs.field(init=False)
     peers: Peers = attrs.field(init=False)
     poster: Poster = attrs.field(init=False)
@@ -90,9 +100,11 @@ class Pump:
     _regions: list[int] = attrs.field(factory=list)
     _turn: Turn = attrs.field(factory=Turn)
     _now_ms: float = 0.0
-    _readers: dict[LinkId, FrameReader] = attrs.field(factory=dict)
+    _channels: dict[LinkId, Channel] = attrs.field(factory=dict)
     _dialled: dict[LinkId, PeerKey | None] = attrs.field(factory=dict)
     _completions: np.ndarray[tuple[int], np.dtype[np.void]] = attrs.field(init=False)
+    _more_notices: bool = False
+    """A turn took as many as it may."""
 
     def __attrs_post_init__(self) -> None:
         config = self.config
@@ -172,32 +184,45 @@ class Pump:
 
     def link_opened(self, link: LinkId, dialled: PeerKey | None, now_ms: float) -> None:
         self._now_ms = now_ms
-        limits = self.config.limits
-        self._readers[link] = FrameReader(limits, limits.hello_bytes_max)
+        config = self.config
+        # The keys of now: a link outlives the rotation of those that it was opened with.
+        keys = config.keys.current(config.logger) if config.keys is not None else None
+        channel = Channel(limits=config.limits, dialled=dialled is not None, keys=keys)
+        self._channels[link] = channel
         self._dialled[link] = dialled
-        self.session.open_link(link, dialled, int(now_ms))
+        nonce = self.nonce() if keys is not None else b""
+        credentials = channel.credentials(nonce, required=config.authenticates)
+        self.session.open_link(link, dialled, int(now_ms), credentials)
 
     def dial_failed(self, peer: PeerKey, detail: str, now_ms: float) -> None:
         self._now_ms = now_ms
         event = ev.Unreachable(peer=peer, reason=Reason.UNREACHABLE, detail=detail)
         self.session.handle(event, int(now_ms))
 
-    def link_bytes(self, link: LinkId, data: bytes, now_ms: float) -> None:
-        """Bytes of a control connection. Whatever they are, only that link can suffer."""
+    def link_bytes(self, link: LinkId, data: bytes, now_ms: float) -> int:
+        """Bytes of a control connection. Whatever they are, only that link can suffer.
+
+        Gives the number of messages that they made whole.
+        """
         self._now_ms = now_ms
-        reader = self._readers.get(link)
-        if reader is None:
-            return
+        channel = self._channels.get(link)
+        if channel is None:
+            return 0
+        count = 0
         try:
-            for payload in reader.feed(data):
-                self._message(link, payload)
-            # A bad length behind good messages shows at the next call.
-            reader.feed(b"")
+            for payload in channel.incoming(data):
+                count += 1
+                self._message(link, channel, payload)
         except RemoteFault as fault:
             self.config.logger.warning("link %d ended: %s", link, fault)
             self.session.fault(link, str(fault), int(now_ms))
+        return count
 
-    def _message(self, link: LinkId, payload: bytes) -> None:
+    def link_is_up(self, link: LinkId) -> bool:
+        """Is the handshake over, and the link not?"""
+        return link in self.session.ctx.links
+
+    def _message(self, link: LinkId, channel: Channel, payload: bytes) -> None:
         try:
             message = decode(payload, self.config.limits)
         except UnknownMessage:
@@ -206,19 +231,20 @@ class Pump:
             return
         if isinstance(message, Done):
             raise RemoteFault("DONE", "on the control connection", "only as a notification")
+        channel.took(message, payload)
         self.session.receive(link, message, int(self._now_ms))
 
     def link_closed(self, link: LinkId, reason: Reason, now_ms: float) -> None:
         self._now_ms = now_ms
-        if link not in self._readers:
+        if link not in self._channels:
             return
         # What the transport has delivered already counts before the loss does.
-        self._drain_transport()
+        self._drain_transport(self.config.limits.notices_at_loss_max)
         self._forget_link(link)
         self.session.close_link(link, reason, int(now_ms))
 
     def _forget_link(self, link: LinkId) -> None:
-        self._readers.pop(link, None)
+        self._channels.pop(link, None)
         self.peers.end_link(link)
         self._dialled.pop(link, None)
 
@@ -231,7 +257,8 @@ class Pump:
         ended, self._ended = self._ended, []
         for event in ended:
             self._op_event(event)
-        moved = self._drain_transport() if signalled or self.busy() else False
+        wanted = signalled or self._more_notices or self.busy()
+        moved = self._drain_transport(self.config.limits.notices_per_turn_max) if wanted else False
         self._carry_out()
         for event in self.poster.turn(now_ms):
             moved = True
@@ -271,7 +298,8 @@ class Pump:
     def next_deadline_ms(self) -> int | None:
         return self.session.next_deadline_ms()
 
-    def _drain_transport(self) -> bool:
+    def _drain_transport(self, notices_max: int) -> bool:
+        """Take in all that ended and, up to a bound that no flood can lift, all that arrived."""
         moved = False
         while True:
             status, count = self.ops.poll(self._transport, self._completions)
@@ -282,13 +310,17 @@ class Pump:
             moved = moved or count > 0
             if count < COMPLETIONS_PER_POLL:
                 break
-        while True:
+        taken = 0
+        self._more_notices = True
+        while taken < notices_max:
             status, notices = self.ops.poll_notifications(self._transport, NOTIFICATIONS_PER_POLL)
             for handle, payload in notices:
                 self._notification(handle, payload)
-            moved = moved or bool(notices)
+            taken += len(notices)
             if status < 0 or len(notices) < NOTIFICATIONS_PER_POLL:
-                return moved
+                self._more_notices = False
+                break
+        return moved or taken > 0
 
     def _completed(self, request: int, status: int) -> None:
         is_read = self.poster.is_read(request)
@@ -303,10 +335,18 @@ class Pump:
 
     def _notification(self, handle: int, payload: bytes) -> None:
         remote = self.peers.by_handle.get(handle)
-        if remote is None:
+        channel = self._channels.get(remote.link) if remote is not None else None
+        if remote is None or channel is None:
+            self.session.ctx.counters["late_messages"] += 1
+            return
+        opened = channel.opened_notice(payload)
+        if opened is None:
+            # Whoever can send to our transport can send this. It must not end the link of
+            # the peer in whose name it came.
+            self.session.ctx.counters["forged_notices"] += 1
             return
         try:
-            message: Message = decode(payload, self.config.limits)
+            message: Message = decode(opened, self.config.limits)
             if not isinstance(message, Done):
                 raise RemoteFault("notification", type(message).__name__, "DONE")
         except RemoteFault as fault:
@@ -327,7 +367,7 @@ class Pump:
     def _effect(self, effect: fx.Effect) -> None:
         match effect:
             case fx.Send():
-                self._turn.writes.append((effect.link, frame(encode(effect.message))))
+                self._send(effect)
             case fx.Dial():
                 self._dial(effect.peer)
             case fx.DropLink():
@@ -351,6 +391,11 @@ class Pump:
                 self._trace(effect)
             case _:
                 assert_never(effect)
+
+    def _send(self, effect: fx.Send) -> None:
+        channel = self._channels.get(effect.link)
+        if channel is not None:
+            self._turn.writes.append((effect.link, channel.outgoing(effect.message)))
 
     def _dial(self, peer: PeerKey) -> None:
         address = self.desk.addresses.get(peer)
@@ -428,7 +473,8 @@ class Pump:
         offered.bytes_written += plan.bytes_total
         offered.descriptors += plan.descriptor_count
         header = self.session.ctx.header(effect.grant.header.key, effect.peer)
-        self.poster.add(effect, remote, plan, encode(Done(header=header, part=effect.part)))
+        notice = self._channels[remote.link].notice(Done(header=header, part=effect.part))
+        self.poster.add(effect, remote, plan, notice)
 
     def _post_read(self, effect: fx.Post, wanted: Wanted | None) -> None:
         remote = self.peers.by_link.get(effect.link)

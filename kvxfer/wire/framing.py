@@ -2,7 +2,8 @@
 
 Owns the cutting of a stream into messages. Knows no socket. Invariant: what
 comes out does not depend on how the bytes were cut on the way; at most one
-message and one read are buffered.
+message and one read are buffered; a message is measured against the bound of the
+moment at which it is asked for.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ def frame(payload: bytes) -> bytes:
 
 @attrs.define
 class FrameReader:
-    """Feed it bytes as they come; it gives whole messages."""
+    """Push bytes as they come, pop whole messages; `feed` does both."""
 
     limits: Limits
-    first_bytes_max: int | None = None
-    """A lower bound for the first message: a stranger gets room for a HELLO, no more."""
+    bytes_max: int | None = None
+    """A lower bound than that of `limits`: a stranger gets room for a HELLO, no more."""
     _buffer: bytearray = attrs.field(factory=bytearray)
     _fault: RemoteFault | None = None
 
@@ -38,24 +39,44 @@ class FrameReader:
         """
         if self._fault is not None:
             raise self._fault
-        self._buffer += data
+        self.push(data)
         found: list[bytes] = []
-        start = 0
-        while len(self._buffer) - start >= PREFIX_BYTES:
-            begin = start + PREFIX_BYTES
-            size = int.from_bytes(self._buffer[start:begin], "big")
-            high = self.first_bytes_max or self.limits.message_bytes_max
-            if not 0 < size <= high:
-                bound = f"1 to {high} bytes"
-                self._fault = RemoteFault("frame.length", size, bound)
-                self._buffer.clear()
-                if not found:
-                    raise self._fault
-                return found
-            if len(self._buffer) - begin < size:
-                break
-            self.first_bytes_max = None
-            found.append(bytes(self._buffer[begin : begin + size]))
-            start = begin + size
-        del self._buffer[:start]
+        try:
+            while (payload := self.pop()) is not None:
+                found.append(payload)
+        except RemoteFault:
+            if not found:
+                raise
         return found
+
+    def push(self, data: bytes) -> None:
+        """Take bytes in. Nothing is looked at."""
+        self._buffer += data
+
+    def pop(self) -> bytes | None:
+        """The next message; None where it is not whole yet.
+
+        Raises RemoteFault at a length of none or above the bound; from then on always.
+        """
+        if self._fault is not None:
+            raise self._fault
+        if len(self._buffer) < PREFIX_BYTES:
+            return None
+        size = int.from_bytes(self._buffer[:PREFIX_BYTES], "big")
+        high = self.bytes_max or self.limits.message_bytes_max
+        if not 0 < size <= high:
+            self._fault = RemoteFault("frame.length", size, f"1 to {high} bytes")
+            self._buffer.clear()
+            raise self._fault
+        stop = PREFIX_BYTES + size
+        if len(self._buffer) < stop:
+            return None
+        payload = bytes(self._buffer[PREFIX_BYTES:stop])
+        # Cheap: a bytearray gives up its front without moving the rest.
+        del self._buffer[:stop]
+        return payload
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that wait for the rest of their message."""
+        return len(self._buffer)

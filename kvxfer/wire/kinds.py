@@ -97,6 +97,31 @@ def binary(bytes_max: Callable[[Limits], int]) -> Kind:
     return Kind(_same, read)
 
 
+def exactly(size: int) -> Kind:
+    """A byte string of one length."""
+
+    def read(field: str, value: Any, _limits: Limits) -> bytes:
+        if type(value) is not bytes or len(value) != size:
+            raise RemoteFault(field, value, f"{size} bytes")
+        return value
+
+    return Kind(_same, read)
+
+
+def texts(bytes_max: int, count_max: int) -> Kind:
+    """An array of different texts."""
+    item = text(lambda _limits: bytes_max)
+
+    def read(field: str, value: Any, limits: Limits) -> tuple[str, ...]:
+        items = _list(field, value, count_max)
+        found = tuple(item.read(f"{field}[{i}]", one, limits) for i, one in enumerate(items))
+        if len(set(found)) != len(found):
+            raise RemoteFault(field, value, "every text once")
+        return found
+
+    return Kind(list, read)
+
+
 def enum(members: type[E]) -> Kind:
     """A registered number; an unregistered one is a fault."""
 

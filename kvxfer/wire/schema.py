@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import attrs
 
+from kvxfer.core.credentials import MAC_BYTES, NONCE_BYTES
 from kvxfer.core.ids import Initiator, Role
 from kvxfer.core.messages import (
     MAGIC,
@@ -28,6 +29,7 @@ from kvxfer.core.messages import (
     MessageType,
     NeverPosted,
     Offer,
+    Proof,
     Refuse,
     Release,
     Renew,
@@ -48,9 +50,11 @@ from kvxfer.wire.kinds import (
     Kind,
     binary,
     enum,
+    exactly,
     number,
     prose,
     text,
+    texts,
 )
 
 VERSION = number(0, 65535)
@@ -60,6 +64,12 @@ DETAIL = prose(lambda limits: limits.reason_bytes_max)
 NAME = text(lambda _limits: 64)
 BLOB = binary(lambda limits: limits.blob_bytes_max)
 DIGEST = binary(lambda _limits: 64)
+KEY_ID_BYTES_MAX = 64
+KEY_IDS_MAX = 8
+"""Keys that are live at a time; HELLO with all of them fits its bound."""
+KEY_ID_OR_NONE = text(lambda _limits: KEY_ID_BYTES_MAX, empty=True)
+KEY_IDS = texts(KEY_ID_BYTES_MAX, KEY_IDS_MAX)
+NONCE = binary(lambda _limits: NONCE_BYTES)
 
 
 REQUIRED = object()
@@ -114,6 +124,8 @@ LAYOUTS = (
             Field(22, "features", U64),
             Field(23, "expected_engine_id", ENGINE_ID_OR_NONE),
             Field(24, "expected_rank", U32),
+            Field(25, "nonce", NONCE, b""),
+            Field(26, "key_ids", KEY_IDS, ()),
         ),
         headed=False,
     ),
@@ -127,9 +139,12 @@ LAYOUTS = (
             Field(20, "incarnation", INCARNATION),
             Field(21, "role", enum(Role)),
             Field(22, "features", U64),
+            Field(25, "nonce", NONCE, b""),
+            Field(26, "key_id", KEY_ID_OR_NONE, ""),
         ),
         headed=False,
     ),
+    Layout(MessageType.PROOF, Proof, (Field(16, "mac", exactly(MAC_BYTES)),), headed=False),
     Layout(
         MessageType.REFUSE,
         Refuse,

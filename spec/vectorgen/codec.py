@@ -52,6 +52,7 @@ NAMES: dict[str, tuple[int, dict[int, tuple[str, Any]]]] = {
             22: ("features", 0),
         },
     ),
+    "PROOF": (64, {16: ("mac", b"m" * 32)}),
     "REFUSE": (3, {16: ("reason", 20), 17: ("detail", "")}),
     "DESCRIBE": (4, {16: ("transport", "x"), 17: ("blob", b""), 18: ("shard", b"\xa0")}),
     "BYE": (5, {16: ("reason", 18)}),
@@ -76,10 +77,19 @@ NAMES: dict[str, tuple[int, dict[int, tuple[str, Any]]]] = {
 }
 """Every message with a field of its own: number, and a good value for each key."""
 
-PASSED_OVER = ("1025-parts", "two-starts-one-length", "part-turned-round")
+PASSED_OVER = (
+    "1025-parts",
+    "two-starts-one-length",
+    "part-turned-round",
+    "9-keys",
+    "key-twice",
+    "nonce-of-text",
+    "key-of-bytes",
+    "two-keys",
+)
 """Bounds that the CDDL does not state."""
 
-UNHEADED = ("HELLO", "WELCOME", "REFUSE", "DESCRIBE", "BYE", "DRAIN")
+UNHEADED = ("HELLO", "WELCOME", "PROOF", "REFUSE", "DESCRIBE", "BYE", "DRAIN")
 
 
 def body(name: str) -> dict[int, Any]:
@@ -164,6 +174,19 @@ def out_of_bounds() -> list[Plain]:
         ("DONE", "receiver-above-u64", {3: -1}, "An incarnation is positive.", "5.2.2 5.2.9"),
         ("OFFER", "token-count-above-2-to-the-40", {20: TOKEN_MAX + 1}, "Tokens end.", "5.2.2"),
         ("OFFER", "token-count-of-text", {20: "40"}, "A number of tokens.", "5.2.2"),
+        ("HELLO", "nonce-of-33-bytes", {25: bytes(33)}, "Nonces end at 32 bytes.", "5.2.2"),
+        ("HELLO", "nonce-of-text", {25: "n" * 32}, "A byte string.", "5.2.2"),
+        ("HELLO", "key-without-a-name", {26: [""]}, "A key has an id.", "5.2.2"),
+        ("HELLO", "key-of-65-bytes", {26: ["k" * 65]}, "Ids end at 64 bytes.", "5.2.2"),
+        ("HELLO", "key-of-bytes", {26: [b"k"]}, "Ids are text.", "5.2.2"),
+        ("HELLO", "keys-of-text", {26: "k"}, "An array.", "5.2.2"),
+        ("HELLO", "9-keys", {26: [f"k{n}" for n in range(9)]}, "8 keys at most.", "5.2.2"),
+        ("HELLO", "key-twice", {26: ["k", "k"]}, "Every key once.", "5.2.2"),
+        ("WELCOME", "nonce-of-33-bytes", {25: bytes(33)}, "Nonces end at 32 bytes.", "5.2.2"),
+        ("WELCOME", "key-of-65-bytes", {26: "k" * 65}, "Ids end at 64 bytes.", "5.2.2"),
+        ("WELCOME", "two-keys", {26: ["a", "b"]}, "One key is chosen.", "5.2.2"),
+        ("PROOF", "mac-of-31-bytes", {16: bytes(31)}, "The whole output.", "5.2.2"),
+        ("PROOF", "mac-of-33-bytes", {16: bytes(33)}, "The output alone.", "5.2.2"),
         ("FAILED", "quiet-null", {17: None}, "true or false.", "5.2.2"),
     ]
     return [
@@ -202,7 +225,24 @@ def at_the_bounds() -> list[Plain]:
     named = [dict(zip(ITEMS, p)) for p in many]
     widest = {16: 0, 17: 65535, 18: "e" * 256, 19: U32_MAX, 20: U64_MAX, 22: U64_MAX, 23: ""}
     grown = {NAMES["HELLO"][1][key][0]: value for key, value in widest.items()}
+    eight = [f"{n}" * 64 for n in range(8)]
+    welcome = dict(NAMES["WELCOME"][1].values())
     return [
+        accept(
+            "HELLO",
+            "with-keys",
+            {25: bytes(32), 26: eight},
+            {**hello, "nonce": "00" * 32, "key_ids": eight},
+            "The most keys with the longest ids.",
+        ),
+        accept(
+            "WELCOME",
+            "with-a-key",
+            {25: bytes(range(32)), 26: "2026-11"},
+            {**welcome, "nonce": bytes(range(32)).hex(), "key_id": "2026-11"},
+            "The key that both sides prove.",
+        ),
+        accept("PROOF", "whole", {16: bytes(32)}, {"mac": "00" * 32}, "32 bytes."),
         accept("HELLO", "widest", widest, {**hello, **grown}, "Every field at its bound."),
         accept(
             "DONE",

@@ -12,7 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vectorgen import codec, completion, drain, expiry, handshake, pairing, parts, pull, streaming
+from vectorgen import (
+    authentication,
+    codec,
+    completion,
+    drain,
+    expiry,
+    handshake,
+    pairing,
+    parts,
+    pull,
+    seals,
+    streaming,
+)
 from vectorgen.words import Plain
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
@@ -25,6 +37,8 @@ SETTINGS: Plain = {
     "transport": "vector",
     "check_digest": True,
     "features": [],
+    "keys": [],
+    "require_key": False,
     "timings": {
         "handshake_ms": 10_000,
         "renew_ms": 2_000,
@@ -70,6 +84,8 @@ NOTES = [
     " queue: the part may be posted once it is claimed. post: see claim. stop: post nothing more of"
     " a claimed part. landed, lost, let_go, sent, unsent, drained: told to the engine; let_go gives"
     " the blocks back. In pull, queue, claim, post and stop are the consumer's, about its reads.",
+    "keys: ids of this side's keys, the preferred one first; require_key: it refuses a peer"
+    " without one. proof: a PROOF came, right or wrong by 4.6. Seals are not seen (seals.json).",
     "features: those of this side; where link_up has `features`, those of the other side.",
 ]
 
@@ -105,6 +121,21 @@ def parts_file() -> Plain:
     }
 
 
+def seals_file() -> Plain:
+    return {
+        "protocol": "kvxfer-1",
+        "part": "seals",
+        "notes": [
+            "What follows from the secret of a key and the bytes of HELLO and WELCOME (4.6): both"
+            " proofs, and what is behind them. `frames` are what came from `from`, in order and"
+            " without their lengths, or notifications where it is `notice`; `opened` the messages"
+            " in them. accept: all of them open. reject: `opened` is what opens, and the frame"
+            " behind it does not.",
+        ],
+        "vectors": seals.cases(),
+    }
+
+
 FILES: dict[str, Callable[[], Plain]] = {
     "codec": codec_file,
     "handshake": lambda: machine_file("handshake", handshake.cases()),
@@ -115,6 +146,8 @@ FILES: dict[str, Callable[[], Plain]] = {
     "pull": lambda: machine_file("pull", pull.cases()),
     "streaming": lambda: machine_file("streaming", streaming.cases()),
     "drain": lambda: machine_file("drain", drain.cases()),
+    "authentication": lambda: machine_file("authentication", authentication.cases()),
+    "seals": seals_file,
 }
 """Files that are made here. layout.json has a generator of its own."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvxfer.core.ids import Initiator, Role
+from kvxfer.driver import TlsFiles
 from kvxfer.errors import BadValue
 from kvxfer_vllm.config import Settings, check_parallel, read_settings
 from kvxfer_vllm.digest import prompt_digest
@@ -30,7 +32,7 @@ def test_defaults() -> None:
     assert (read.transport, read.offer_lease_ms, read.deadline_ms) == ("nixl", 30_000, 60_000)
     assert read.check_digest
     assert read.role is Role.PRODUCER
-    assert not read.allow_remote
+    assert not read.allow_unauthenticated
 
 
 def test_in_tree_keys_are_read_or_left_alone() -> None:
@@ -65,7 +67,10 @@ def test_data_parallel_ranks_listen_on_ports_of_their_own() -> None:
         ("kvxfer_deadline_s", 1e9),
         ("push_registration_timeout", float("nan")),
         ("check_prompt_digest", 1),
-        ("allow_remote", "no"),
+        ("allow_unauthenticated", "no"),
+        ("require_authentication", "no"),
+        ("key_file", 7),
+        ("tls_cert", None),
         ("transport", 3),
         ("mode", "sideways"),
         ("mode", None),
@@ -131,3 +136,17 @@ def test_digest_tells_prompts_apart() -> None:
 def test_a_prompt_without_token_ids_has_no_digest() -> None:
     assert prompt_digest(None) == b""
     assert prompt_digest([]) == b""
+
+
+def test_keys_and_certificates_are_files(tmp_path: Path) -> None:
+    assert settings().key_file == ""
+    assert settings().tls is None
+    assert settings({"key_file": "/etc/keys"}).key_file == "/etc/keys"
+    three = {f"tls_{name}": str(tmp_path / name) for name in ("cert", "key", "ca")}
+    read = settings({**three, "tls_check_hostname": False}).tls
+    assert read == TlsFiles(
+        cert=tmp_path / "cert", key=tmp_path / "key", ca=tmp_path / "ca", check_hostname=False
+    )
+    for name in three:
+        with pytest.raises(BadValue, match=name):
+            settings({key: value for key, value in three.items() if key != name})

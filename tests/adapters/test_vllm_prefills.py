@@ -49,7 +49,7 @@ def settings(**changes: Any) -> Settings:
         offer_lease_ms=30_000,
         deadline_ms=60_000,
         check_digest=True,
-        allow_remote=False,
+        allow_unauthenticated=False,
         fail_on_load_failure=True,
         randomized_ids=True,
         stream_tokens=PART,

@@ -55,7 +55,7 @@ def side(
             offer_lease_ms=30_000,
             deadline_ms=60_000,
             check_digest=digest,
-            allow_remote=False,
+            allow_unauthenticated=False,
             fail_on_load_failure=fail,
             randomized_ids=True,
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,10 @@ import attrs
 import numpy as np
 import pytest
 
-from kvxfer.driver import Initiator, Reason, Role, TransferId
+from kvxfer.driver import Initiator, KeyFile, KeyRing, Reason, Role, TransferId
 from kvxfer.driver.commands import Grow, Offer, ProducerAddress, Register
 from kvxfer.driver.results import Landed, LetGo, Lost, Result, Sent, Unsent
+from kvxfer.errors import BadValue
 from kvxfer.layout.geometry import BlockTable
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.geometry import CacheGroup
@@ -124,7 +126,7 @@ def worker(
             offer_lease_ms=12_000,
             deadline_ms=34_000,
             check_digest=True,
-            allow_remote=False,
+            allow_unauthenticated=False,
             fail_on_load_failure=fail,
             randomized_ids=True,
         ),
@@ -154,6 +156,24 @@ def receive(request_id: str) -> Receive:
             tag=request_id,
         ),
     )
+
+
+def test_the_agent_gets_the_keys_of_the_file_or_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert worker()[1].config.keys is None
+    line = f"k {bytes(range(32)).hex()}"
+    monkeypatch.setenv("KVXFER_KEYS", line)
+    assert worker()[1].config.keys == KeyRing.parse(line, "")
+    path = tmp_path / "keys"
+    path.write_text(f"file {bytes(range(32)).hex()}")
+    base = worker()[0].settings
+    config = worker(settings=attrs.evolve(base, key_file=str(path), host="192.0.2.1"))[1].config
+    assert isinstance(config.keys, KeyFile)
+    assert config.authenticates
+    monkeypatch.delenv("KVXFER_KEYS")
+    with pytest.raises(BadValue, match="off loopback keys are needed"):
+        worker(settings=attrs.evolve(base, host="192.0.2.1"))
 
 
 def test_a_producer_listens_and_a_consumer_does_not() -> None:

@@ -74,7 +74,7 @@ class Engine:
                 offer_lease_ms=10_000,
                 deadline_ms=10_000,
                 check_digest=True,
-                allow_remote=False,
+                allow_unauthenticated=False,
                 fail_on_load_failure=True,
                 randomized_ids=True,
             ),

@@ -150,7 +150,7 @@ class Rig:
         world.run(lambda: world.now_ms > 29_000)
         bench.collect()
         assert bench.tables_empty(), [n.pump.counters() for n in world.nodes.values()]
-        assert len(p.pump._readers) <= 1
+        assert len(p.pump._channels) <= 1
         assert bench.producer.outcomes["p1"].tag == "p1"
         self.hostile.alive = True
         world.close()

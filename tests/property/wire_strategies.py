@@ -83,6 +83,8 @@ MESSAGES = st.one_of(
         features=U64,
         expected_engine_id=text(0, 256),
         expected_rank=U32,
+        nonce=st.binary(max_size=32),
+        key_ids=st.lists(text(1, 64), max_size=8, unique=True).map(tuple),
     ),
     st.builds(
         m.Welcome,
@@ -92,6 +94,8 @@ MESSAGES = st.one_of(
         incarnation=INCARNATION,
         role=ROLE,
         features=U64,
+        nonce=st.binary(max_size=32),
+        key_id=text(0, 64),
     ),
     st.builds(m.Refuse, reason=REASON, detail=text(0, 1024)),
     st.builds(
@@ -103,6 +107,7 @@ MESSAGES = st.one_of(
         part_layers=U32,
     ),
     st.builds(m.Bye, reason=REASON),
+    st.builds(m.Proof, mac=st.binary(min_size=32, max_size=32)),
     st.builds(
         m.Grant,
         header=HEADER,

@@ -30,7 +30,14 @@ def test_every_file_of_vectors_is_in_the_order_of_work() -> None:
 
 
 def test_functions_and_paths_that_are_named_exist() -> None:
-    for name in ("check_codec", "check_machine", "check_parts", "check_layout", "load"):
+    for name in (
+        "check_codec",
+        "check_machine",
+        "check_parts",
+        "check_seals",
+        "check_layout",
+        "load",
+    ):
         assert name in PAGE
         assert callable(getattr(vectors, name))
     assert "ProcessFactory" in PAGE

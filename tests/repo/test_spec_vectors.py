@@ -19,7 +19,7 @@ from vectorgen import files, rules
 SPEC_DIR = Path(__file__).resolve().parents[2] / "spec"
 VECTORS = SPEC_DIR / "vectors"
 PATHS = sorted(VECTORS.glob("*.json"))
-SCHEMAS = {"codec": "codec", "layout": "layout", "parts": "parts"}
+SCHEMAS = {"codec": "codec", "layout": "layout", "parts": "parts", "seals": "seals"}
 """All other parts are machines."""
 
 

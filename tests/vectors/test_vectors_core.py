@@ -14,17 +14,20 @@ from kvxfer.conformance.vectors import (
     check_layout,
     check_machine,
     check_parts,
+    check_seals,
     load,
 )
 from kvxfer.conformance.vectors_core import CoreMachine, decode_to_plain, encode_from_plain
 from kvxfer.conformance.vectors_layout import translate
 from kvxfer.conformance.vectors_parts import parts_of
+from kvxfer.conformance.vectors_seals import open_frames
 
 FOLDER = Path(__file__).resolve().parents[2] / "spec" / "vectors"
 CODEC = load(FOLDER / "codec.json")
 MACHINES = {part: load(FOLDER / f"{part}.json") for part in MACHINE_PARTS}
 LAYOUT = load(FOLDER / "layout.json")
 PARTS = load(FOLDER / "parts.json")
+SEALS = load(FOLDER / "seals.json")
 OTHER_WIDTH = {"codec/grant-wide", "codec/grant-two-groups"}
 """The plain form does not say how wide a column was."""
 
@@ -56,6 +59,11 @@ def test_layout(name: str) -> None:
 @pytest.mark.parametrize("name", [case["id"] for case in PARTS.cases])
 def test_parts(name: str) -> None:
     judged(check_parts(parts_of, PARTS, only=[name]))
+
+
+@pytest.mark.parametrize("name", [case["id"] for case in SEALS.cases])
+def test_seals(name: str) -> None:
+    judged(check_seals(open_frames, SEALS, only=[name]))
 
 
 def test_files_name_their_part() -> None:

@@ -1,7 +1,8 @@
 """The handshake of one link, both sides.
 
-Owns LINK. Data only. Invariant: UP is reached by HELLO, WELCOME and both
-DESCRIBE messages in this order and in no other way.
+Owns LINK. Data only. Invariant: UP is reached by HELLO, WELCOME, both
+proofs where a key was agreed, and both DESCRIBE messages, in this order and in no
+other way.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ class LinkState(Enum):
     """Acceptor: connection open, HELLO awaited."""
     CALLING = "calling"
     """Dialler: HELLO sent, WELCOME awaited."""
+    CHALLENGED = "challenged"
+    """Acceptor: WELCOME with a key and the own proof sent, the dialler's awaited."""
     WELCOMED = "welcomed"
-    """Acceptor: WELCOME sent, DESCRIBE awaited."""
+    """Acceptor: WELCOME sent and what it asks for proven, DESCRIBE awaited."""
+    PROVING = "proving"
+    """Dialler: WELCOME with a key came, the acceptor's proof is awaited."""
     DESCRIBING = "describing"
     """Dialler: DESCRIBE sent, the other one awaited."""
     UP = "up"
@@ -29,7 +34,10 @@ class LinkState(Enum):
 class LinkEvent(Enum):
     DIALLED = "connection open, this side dialled"
     HELLO = "HELLO, acceptable"
+    HELLO_KEYED = "HELLO, acceptable, with a key in common"
     WELCOME = "WELCOME, acceptable"
+    WELCOME_KEYED = "WELCOME, acceptable, with a key"
+    PROOF = "PROOF, right"
     DESCRIBE = "DESCRIBE, acceptable"
     REFUSED = "REFUSE, or unacceptable message"
     TIMEOUT = "handshake deadline"
@@ -39,6 +47,7 @@ class LinkEvent(Enum):
 class LinkAction(Enum):
     SEND_HELLO = "send HELLO"
     SEND_WELCOME = "send WELCOME"
+    SEND_PROOF = "send PROOF"
     SEND_DESCRIBE = "send DESCRIBE"
     REPORT_UP = "report link up"
     REPORT_LOST = "report link lost"
@@ -47,6 +56,13 @@ class LinkAction(Enum):
 
 
 _L, _LE, _LA = LinkState, LinkEvent, LinkAction
+
+_END = (_L.CLOSED, (_LA.CLOSE,))
+_END_DIAL = (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_UNREACHABLE))
+_END_UP = (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_LOST))
+_NEVER_NEXT = (_LE.HELLO, _LE.HELLO_KEYED, _LE.WELCOME, _LE.WELCOME_KEYED, _LE.PROOF, _LE.DESCRIBE)
+"""Handshake messages: each ends the link wherever it is not the one expected next."""
+_ENDS = (*_NEVER_NEXT, _LE.REFUSED, _LE.TIMEOUT, _LE.LOST)
 
 LINK = table(
     "link",
@@ -57,62 +73,49 @@ LINK = table(
     [
         row(
             _L.CALLED,
-            {
+            dict.fromkeys(_ENDS, _END)
+            | {
                 _LE.DIALLED: (_L.CALLING, (_LA.SEND_HELLO,)),
                 _LE.HELLO: (_L.WELCOMED, (_LA.SEND_WELCOME,)),
-                _LE.WELCOME: (_L.CLOSED, (_LA.CLOSE,)),
-                _LE.DESCRIBE: (_L.CLOSED, (_LA.CLOSE,)),
-                _LE.REFUSED: (_L.CLOSED, (_LA.CLOSE,)),
-                _LE.TIMEOUT: (_L.CLOSED, (_LA.CLOSE,)),
-                _LE.LOST: (_L.CLOSED, (_LA.CLOSE,)),
+                _LE.HELLO_KEYED: (_L.CHALLENGED, (_LA.SEND_WELCOME, _LA.SEND_PROOF)),
             },
         ),
         row(
             _L.CALLING,
-            {
+            dict.fromkeys(_ENDS, _END_DIAL)
+            | {
                 _LE.WELCOME: (_L.DESCRIBING, (_LA.SEND_DESCRIBE,)),
-                _LE.HELLO: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_UNREACHABLE)),
-                _LE.DESCRIBE: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_UNREACHABLE)),
-                _LE.REFUSED: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_UNREACHABLE)),
-                _LE.TIMEOUT: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_UNREACHABLE)),
-                _LE.LOST: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_UNREACHABLE)),
+                _LE.WELCOME_KEYED: (_L.PROVING, ()),
             },
+            {_LE.DIALLED},
+        ),
+        row(
+            _L.CHALLENGED,
+            dict.fromkeys(_ENDS, _END) | {_LE.PROOF: (_L.WELCOMED, ())},
             {_LE.DIALLED},
         ),
         row(
             _L.WELCOMED,
-            {
-                _LE.DESCRIBE: (_L.UP, (_LA.SEND_DESCRIBE, _LA.REPORT_UP)),
-                _LE.HELLO: (_L.CLOSED, (_LA.CLOSE,)),
-                _LE.WELCOME: (_L.CLOSED, (_LA.CLOSE,)),
-                _LE.REFUSED: (_L.CLOSED, (_LA.CLOSE,)),
-                _LE.TIMEOUT: (_L.CLOSED, (_LA.CLOSE,)),
-                _LE.LOST: (_L.CLOSED, (_LA.CLOSE,)),
-            },
+            dict.fromkeys(_ENDS, _END)
+            | {_LE.DESCRIBE: (_L.UP, (_LA.SEND_DESCRIBE, _LA.REPORT_UP))},
+            {_LE.DIALLED},
+        ),
+        row(
+            _L.PROVING,
+            # The proof of the side that was dialled comes first: nothing of ours is shown before.
+            dict.fromkeys(_ENDS, _END_DIAL)
+            | {_LE.PROOF: (_L.DESCRIBING, (_LA.SEND_PROOF, _LA.SEND_DESCRIBE))},
             {_LE.DIALLED},
         ),
         row(
             _L.DESCRIBING,
-            {
-                _LE.DESCRIBE: (_L.UP, (_LA.REPORT_UP,)),
-                _LE.HELLO: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_UNREACHABLE)),
-                _LE.WELCOME: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_UNREACHABLE)),
-                _LE.REFUSED: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_UNREACHABLE)),
-                _LE.TIMEOUT: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_UNREACHABLE)),
-                _LE.LOST: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_UNREACHABLE)),
-            },
+            dict.fromkeys(_ENDS, _END_DIAL) | {_LE.DESCRIBE: (_L.UP, (_LA.REPORT_UP,))},
             {_LE.DIALLED},
         ),
         row(
             _L.UP,
-            {
-                # A handshake message on a link that is up breaks the order: end the link.
-                _LE.HELLO: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_LOST)),
-                _LE.WELCOME: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_LOST)),
-                _LE.DESCRIBE: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_LOST)),
-                _LE.REFUSED: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_LOST)),
-                _LE.LOST: (_L.CLOSED, (_LA.CLOSE, _LA.REPORT_LOST)),
-            },
+            # A handshake message on a link that is up breaks the order: end the link.
+            dict.fromkeys((*_NEVER_NEXT, _LE.REFUSED, _LE.LOST), _END_UP),
             {_LE.DIALLED, _LE.TIMEOUT},
         ),
         row(_L.CLOSED, {}, LinkEvent),

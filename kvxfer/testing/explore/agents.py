@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, assert_never
 import attrs
 
 from kvxfer.core import effects as fx
+from kvxfer.core.credentials import MAC_BYTES, NONCE_BYTES, Credentials
 from kvxfer.core.events import Event
 from kvxfer.core.ids import AttemptKey, LinkId, OpId, PeerKey, Reason
-from kvxfer.core.messages import Message
+from kvxfer.core.messages import Hello, Message, Welcome
 from kvxfer.core.sends import AnyServed
 from kvxfer.core.session import Session
 from kvxfer.core.tables import RequestState, SourceState
@@ -148,8 +149,9 @@ class Agents:
                 session.advance(now_ms)
             case ("claim", op):
                 return session.claim(OpId(_int(op)), now_ms)
-            case ("open", link, dialled):
-                session.open_link(_link(link), _key(dialled), now_ms)
+            case ("open", link, dialled, keyed):
+                credentials = _KEYED if keyed else None
+                session.open_link(_link(link), _key(dialled), now_ms, credentials)
             case ("shut down",):
                 session.shut_down(now_ms)
             case ("close", link):
@@ -157,6 +159,23 @@ class Agents:
             case _:
                 raise TypeError(f"no such step: {step}")
         return True
+
+
+@attrs.frozen
+class _Honest:
+    """A prover among friends: every proof is the same, and right."""
+
+    def sent(self, message: Hello | Welcome) -> None:
+        """Nothing hangs on it."""
+
+    def proof(self, _key_id: str) -> bytes:
+        return bytes(MAC_BYTES)
+
+    def check(self, _key_id: str, mac: bytes) -> bool:
+        return mac == bytes(MAC_BYTES)
+
+
+_KEYED = Credentials(nonce=bytes(NONCE_BYTES), key_ids=("k",), required=True, prover=_Honest())
 
 
 def _int(value: Any) -> int:

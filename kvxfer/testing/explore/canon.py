@@ -141,5 +141,7 @@ class _Writer:
     def _tombstones(self, item: Tombstones[Any, Any]) -> Hashable:
         live = [(k, v, at_ms - self.now_ms) for k, (at_ms, v) in item._entries.items()]
         if item.life_ms == FOREVER_MS:
-            return frozenset([(self.write(k), self.write(v)) for k, v, _ in live])
-        return tuple([(self.write(k), self.write(v), left) for k, v, left in live if left > 0])
+            kept: Hashable = frozenset([(self.write(k), self.write(v)) for k, v, _ in live])
+        else:
+            kept = tuple([(self.write(k), self.write(v), n) for k, v, n in live if n > 0])
+        return item.forgotten, kept

@@ -47,6 +47,8 @@ class Config:
     deadline_ms: int = 600
     linked: bool = True
     """Start with the links up, as an earlier transfer would have left them."""
+    keyed: bool = False
+    """Both sides have a key and require one: links come up by proofs."""
     budgets: Mapping[Budget, int] = attrs.field(factory=dict)
     """How often each may happen; what is not named does not."""
     time_passes: bool = True

@@ -68,6 +68,14 @@ CONFIGS = (
         budgets={Budget.REFUSE_DIAL: 1, Budget.CUT: 1, Budget.CANCEL: 1},
     ),
     Config(
+        name="keyed",
+        about="as dial, with keys: the link breaks between any two messages of the proofs",
+        parts=1,
+        linked=False,
+        keyed=True,
+        budgets={Budget.REFUSE_DIAL: 1, Budget.CUT: 1, Budget.CANCEL: 1},
+    ),
+    Config(
         name="restart-p",
         about="P dies and comes back at any point, with operations adrift",
         parts=1,

@@ -11,7 +11,7 @@ import heapq
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from enum import Enum
-from types import FunctionType, LambdaType, MethodType
+from types import BuiltinFunctionType, FunctionType, LambdaType, MethodType
 from typing import Any, TypeVar
 
 import attrs
@@ -23,7 +23,7 @@ from kvxfer.testing.explore.values import LinkNo
 T = TypeVar("T")
 
 ATOMS: tuple[type, ...] = (int, str, bytes, bool, float, type(None))
-FUNCTIONS: tuple[type, ...] = (FunctionType, LambdaType, MethodType)
+FUNCTIONS: tuple[type, ...] = (BuiltinFunctionType, FunctionType, LambdaType, MethodType)
 
 _frozen: dict[type, bool] = {}
 _names: dict[type, tuple[str, ...]] = {}

@@ -61,8 +61,9 @@ def connect(rig: Rig, draft: Draft, consumer: int, producer: int) -> None:
         )
     )
     key = rig.key(producer)
-    rig.feed(draft, producer, ("open", link, None))
-    rig.feed(draft, consumer, ("open", link, (key.engine_id, key.rank)))
+    keyed = rig.config.keyed
+    rig.feed(draft, producer, ("open", link, None, keyed))
+    rig.feed(draft, consumer, ("open", link, (key.engine_id, key.rank), keyed))
 
 
 def deliver(rig: Rig, draft: Draft, link: int, *, to_producer: bool) -> None:

@@ -321,3 +321,18 @@ def test_bye_before_the_handshake_is_over_closes_the_connection() -> None:
     producer.open_link(LinkId(9), None, 0)
     producer.receive(LinkId(9), Bye(reason=Reason.SHUTDOWN), 0)
     assert [type(e) for e in producer.poll()] == [fx.DropLink]
+
+
+def test_a_number_is_never_given_twice_although_the_attempt_is_forgotten() -> None:
+    """A DONE that is sent again after the memory of its attempt is gone names nothing."""
+    duet, cable = linked(limits=Limits(tombstones_max=1))
+    given: dict[str, list[int]] = {}
+    for tid in "tutvutt":
+        tag = duet.register(tid)
+        duet.deliver_all(cable)
+        (registration,) = duet.consumer.consumer.registrations.values()
+        given.setdefault(tid, []).append(registration.key.attempt)
+        duet.cancel(tid, tag)
+        duet.deliver_all(cable)
+    for attempts in given.values():
+        assert attempts == sorted(set(attempts))

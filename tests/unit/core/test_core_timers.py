@@ -70,3 +70,16 @@ def test_tombstones_are_bounded_in_time() -> None:
     assert stones.get(2, 100) == "b"
     stones.put(2, "b", now_ms=120)
     assert stones.get(2, 200) == "b"
+
+
+def test_what_tombstones_forget_is_kept_in_one_value_where_that_is_wanted() -> None:
+    stones: Tombstones[str, int] = Tombstones(2, 100, max)
+    for number, key in ((5, "a"), (9, "a"), (3, "b"), (4, "c")):
+        stones.put(key, number, 0)
+    assert stones.forgotten == 9
+    assert stones.get("b", 200) is None
+    assert stones.forgotten == 9
+    plain: Tombstones[str, int] = Tombstones(1, 100)
+    plain.put("a", 1, 0)
+    plain.put("b", 1, 0)
+    assert plain.forgotten is None

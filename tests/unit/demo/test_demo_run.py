@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ from kvxfer.demo.sequence import Prompt
 from kvxfer.demo.setup import EngineSetup
 from kvxfer.demo.timeline import collect, page
 from kvxfer.demo.workload import DemoOptions, Mode
+from kvxfer.errors import BadValue
 
 SMALL = DemoOptions(requests=4, prompt_min=2, prompt_max=90, answer_tokens=3, concurrency=3)
 SETUP = EngineSetup(
@@ -69,6 +71,14 @@ def test_every_token_is_that_of_one_engine(fields: dict[str, object]) -> None:
     assert result.ok
     assert result.summary()["identical"] == 4
     assert steps == [(name, done) for name in phases(SMALL) for done in (1, 2, 3, 4)]
+
+
+def test_engines_that_share_keys_serve_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"k {bytes(range(32)).hex()}")
+    assert run_demo(changed(key_file=str(path)), lambda *_: None).ok
+    with pytest.raises(BadValue, match="key file"):
+        run_demo(changed(key_file=str(tmp_path / "none")), lambda *_: None)
 
 
 def test_what_was_moved_is_the_prompts_kv_and_no_more() -> None:
