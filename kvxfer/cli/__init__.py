@@ -19,6 +19,7 @@ from kvxfer.cli.doctor import doctor_command
 from kvxfer.cli.explore import explore_command
 from kvxfer.cli.layout import layout_group
 from kvxfer.cli.sim import sim_command
+from kvxfer.cli.trace import trace_command
 from kvxfer.cli.transports import transports_command
 
 EXIT_INTERRUPTED = 130
@@ -48,4 +49,5 @@ main.add_command(doctor_command)
 main.add_command(explore_command)
 main.add_command(layout_group)
 main.add_command(sim_command)
+main.add_command(trace_command)
 main.add_command(transports_command)

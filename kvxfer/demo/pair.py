@@ -74,7 +74,7 @@ class Pair:
     _reports: queue.SimpleQueue[Report]
 
     @classmethod
-    def start(cls, options: DemoOptions) -> Pair:
+    def start(cls, options: DemoOptions, record_dir: str = "") -> Pair:
         """Start both. Raises KvxferError, or ProducerDown for a process that cannot start."""
         two_processes = crosses_processes(options.transport)
         reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
@@ -86,6 +86,7 @@ class Pair:
             cache=options.prefill_cache(),
             # Only where chunks are to leave early: a part more is a notification more.
             part_tokens=ModelShape().chunk_tokens if Mode.STREAM in options.modes else 0,
+            record_dir=record_dir,
         )
         decode_setup = attrs.evolve(
             prefill_setup,

@@ -7,6 +7,7 @@ ranks of an engine are up or none is left running.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import attrs
 
@@ -34,6 +35,8 @@ class EngineSetup:
     cache: CacheShape
     part_tokens: int = 0
     """The grid on which P's parts are cut."""
+    record_dir: str = ""
+    """Where the agents write recordings; empty: where the environment says, if it does."""
 
 
 def start_agents(setup: EngineSetup, cache: EngineCache, role: Role) -> list[Agent]:
@@ -53,6 +56,8 @@ def start_agents(setup: EngineSetup, cache: EngineCache, role: Role) -> list[Age
                 part_tokens=setup.part_tokens,
                 listen=(HOST, 0) if role is Role.PRODUCER else None,
             )
+            if setup.record_dir:
+                config = attrs.evolve(config, record_dir=Path(setup.record_dir))
             agents.append(Agent.start(config))
     except BaseException:
         close_agents(agents, drain_s=0.0)

@@ -31,11 +31,17 @@ from kvxfer.driver.commands import (
     Withdraw,
 )
 from kvxfer.driver.config import AgentConfig
-from kvxfer.driver.loop import Loop
-from kvxfer.driver.pump import Pump, TraceRecord
-from kvxfer.driver.results import Result
+from kvxfer.driver.loop import Loop, clock_ms
+from kvxfer.driver.metered import metered
+from kvxfer.driver.pump import Pump
+from kvxfer.driver.results import Landed, Result
+from kvxfer.driver.watch import Meter, Watch
 from kvxfer.errors import BadValue, LocalFault
 from kvxfer.layout.geometry import BlockTable
+from kvxfer.record.files import RecordingFile, header_of
+from kvxfer.record.phases import READY
+from kvxfer.record.steps import Step
+from kvxfer.record.tap import Sink, Tap
 from kvxfer.transport.registry import open_transport
 
 
@@ -51,7 +57,7 @@ class Agent:
     incarnation: Incarnation = attrs.field(factory=lambda: Incarnation(secrets.randbits(64) or 1))
     address: tuple[str, int] | None = None
     """Where consumers dial, once started; None for an agent that only dials."""
-    _mailbox: deque[Command] = attrs.field(factory=deque)
+    _mailbox: deque[tuple[Command, float]] = attrs.field(factory=deque)
     _results: deque[Result] = attrs.field(factory=deque)
     _arrived: threading.Event = attrs.field(factory=threading.Event)
     _ready: threading.Event = attrs.field(factory=threading.Event)
@@ -97,6 +103,7 @@ class Agent:
         lease_ms: int | None = None,
         tag: str = "",
         sealed: bool = True,
+        traceparent: str = "",
     ) -> None:
         """Tokens [0, token_count) are final; hold the blocks until Sent or Unsent.
 
@@ -111,6 +118,7 @@ class Agent:
                 lease_ms=lease_ms,
                 tag=tag,
                 sealed=sealed,
+                traceparent=traceparent,
             )
         )
 
@@ -169,6 +177,7 @@ class Agent:
         deadline_ms: int | None = None,
         tag: str = "",
         initiator: Initiator = Initiator.PRODUCER,
+        traceparent: str = "",
     ) -> None:
         """Have the tokens put into the blocks; Landed or Lost follows, then LetGo.
 
@@ -185,6 +194,7 @@ class Agent:
                 deadline_ms=deadline_ms,
                 tag=tag,
                 initiator=initiator,
+                traceparent=traceparent,
             )
         )
 
@@ -214,6 +224,9 @@ class Agent:
         taken: list[Result] = []
         while self._results:
             taken.append(self._results.popleft())
+            if isinstance(taken[-1], Landed) and self._pump is not None:
+                waited_ms = clock_ms() - taken[-1].told_ms
+                self._pump.watch.phases.histograms[READY].observe(waited_ms / 1e3)
         if self._failure is not None and not taken:
             raise AgentFailed(f"writer thread died: {self._failure!r}") from self._failure
         return taken
@@ -226,9 +239,20 @@ class Agent:
         """Counters as of the writer thread's latest turn that moved something."""
         return self._counters
 
-    def events(self) -> list[TraceRecord]:
-        """The latest trace records, oldest first."""
-        return list(self._pump.trace) if self._pump is not None else []
+    def events(self) -> list[Step]:
+        """The latest steps of all transfers, oldest first."""
+        return list(self._pump.watch.ring) if self._pump is not None else []
+
+    def transcript(self, transfer_id: TransferId) -> str:
+        """The last steps of one transfer as text, from the flight recorder."""
+        return self.watch.transcript_of(transfer_id)
+
+    @property
+    def watch(self) -> Watch:
+        """Outcomes, phases and costs so far, for kvxfer.observe."""
+        if self._pump is None:
+            raise LocalFault("the agent was not started: use Agent.start")
+        return self._pump.watch
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Refuse new work, drain for at most `timeout_s`, tell the peers, end the thread."""
@@ -246,7 +270,7 @@ class Agent:
     def _submit(self, command: Command) -> None:
         if self._failure is not None:
             raise AgentFailed(f"writer thread died: {self._failure!r}") from self._failure
-        self._mailbox.append(command)
+        self._mailbox.append((command, clock_ms()))
         if self._token is None or self._loop is None:
             raise LocalFault("the agent was not started: use Agent.start")
         try:
@@ -275,13 +299,16 @@ class Agent:
             self._arrived.set()
 
     async def _run(self) -> None:
+        meter = Meter()
         pump = Pump(
             config=self.config,
-            ops=open_transport(self.config.transport),
+            ops=metered(open_transport(self.config.transport), meter),
             incarnation=self.incarnation,
         )
+        pump.watch.meter = meter
         listeners: list[trio.SocketListener] = []
         try:
+            pump.watch.tap = self._open_tap()
             listeners += await self._listen()
             self._pump = pump
             self._loop = Loop(
@@ -301,6 +328,19 @@ class Agent:
                 listener.socket.close()
             self._publish(pump.counters())
             pump.close()
+            if pump.watch.tap is not None:
+                pump.watch.tap.close()
+
+    def _open_tap(self) -> Tap | None:
+        """Where the steps go besides our own memory; BadValue where that cannot be opened."""
+        config = self.config
+        sinks: list[Sink] = list(config.sinks)
+        if config.record_dir is not None:
+            life = (config.engine_id, config.shard.rank, config.role, self.incarnation)
+            sinks.append(RecordingFile.open(config.record_dir, header_of(*life)))
+        return (
+            Tap(sinks, config.logger, f"{threading.current_thread().name}-tap") if sinks else None
+        )
 
     async def _listen(self) -> list[trio.SocketListener]:
         if self.config.listen is None:

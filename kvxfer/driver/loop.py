@@ -55,7 +55,8 @@ class Loop:
 
     pump: Pump
     listeners: list[trio.SocketListener]
-    mailbox: deque[Command]
+    mailbox: deque[tuple[Command, float]]
+    """Commands, each with the time at which the engine gave it."""
     deliver: Callable[[list[Result]], None]
     publish: Callable[[dict[str, int]], None]
     on_drained: Callable[[], None] = lambda: None
@@ -120,7 +121,9 @@ class Loop:
             self._wake = trio.Event()
             now_ms = clock_ms()
             while self.mailbox:
-                self.pump.submit(self.mailbox.popleft(), now_ms)
+                command, given_ms = self.mailbox.popleft()
+                self.pump.watch.meter.lag.observe(max(0.0, now_ms - given_ms) / 1e3)
+                self.pump.submit(command, now_ms)
             turn = self.pump.turn(now_ms, signalled=self._signalled)
             self._signalled = False
             self._turned.set()
@@ -128,6 +131,9 @@ class Loop:
             if done():
                 return
             if turn.progressed:
+                meter = self.pump.watch.meter
+                meter.turn.observe((clock_ms() - now_ms) / 1e3)
+                meter.cpu_s = time.thread_time()
                 pause_s = POLL_MIN_S
                 await trio.lowlevel.checkpoint()
             else:
