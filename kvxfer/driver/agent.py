@@ -35,7 +35,7 @@ from kvxfer.driver.loop import Loop, clock_ms
 from kvxfer.driver.metered import metered
 from kvxfer.driver.pump import Pump
 from kvxfer.driver.results import Landed, Result
-from kvxfer.driver.watch import Meter, Watch
+from kvxfer.driver.watch import Meter, Outcomes, Watch
 from kvxfer.errors import BadValue, LocalFault
 from kvxfer.layout.geometry import BlockTable
 from kvxfer.record.files import RecordingFile, header_of
@@ -64,6 +64,7 @@ class Agent:
     _drained: threading.Event = attrs.field(factory=threading.Event)
     _failure: BaseException | None = None
     _counters: Mapping[str, int] = attrs.field(factory=dict)
+    _outcomes: Outcomes = attrs.field(factory=Outcomes)
     _pump: Pump | None = None
     _loop: Loop | None = None
     _token: trio.lowlevel.TrioToken | None = None
@@ -239,6 +240,10 @@ class Agent:
         """Counters as of the writer thread's latest turn that moved something."""
         return self._counters
 
+    def outcomes(self) -> Outcomes:
+        """What became of all transfers so far, of the same moment as `counters`."""
+        return self._outcomes
+
     def events(self) -> list[Step]:
         """The latest steps of all transfers, oldest first."""
         return list(self._pump.watch.ring) if self._pump is not None else []
@@ -362,3 +367,5 @@ class Agent:
 
     def _publish(self, counters: dict[str, int]) -> None:
         self._counters = counters
+        if self._pump is not None:
+            self._outcomes = self._pump.watch.outcomes(counters)

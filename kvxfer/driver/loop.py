@@ -28,6 +28,8 @@ CLOSE_S = 1.0
 POLL_MIN_S = 50e-6
 POLL_MAX_S = 2e-3
 """While the transport has to be polled the loop sleeps between these bounds, doubling."""
+PUBLISH_MS = 100.0
+"""While it only polls, the loop publishes its counters so often."""
 BACKLOG_BYTES_MAX = 64 << 20
 """A peer that does not read its control connection is cut off at this backlog."""
 
@@ -69,6 +71,7 @@ class Loop:
     _watched: bool = False
     """The transport wakes us by itself."""
     _signalled: bool = False
+    _published_ms: float = 0.0
     _turned: trio.Event = attrs.field(factory=trio.Event)
 
     def wake(self) -> None:
@@ -149,6 +152,9 @@ class Loop:
         # While nothing of ours is posted, a transport that wakes us needs no polling.
         if self.pump.busy() and (self.pump.poster.active or not self._watched):
             until_s = min(until_s, pause_s)
+        # A timer or a command may have moved counters without moving anything else.
+        if until_s > POLL_MAX_S or clock_ms() - self._published_ms > PUBLISH_MS:
+            self._publish_counters()
         with trio.move_on_after(until_s):
             await self._wake.wait()
 
@@ -160,11 +166,15 @@ class Loop:
         for peer, host, port in turn.dials:
             self._nursery.start_soon(self._dial, peer, host, port)
         if turn.progressed:
-            self.publish(self.pump.counters())
+            self._publish_counters()
         if turn.results:
             self.deliver(turn.results)
         if turn.drained:
             self.on_drained()
+
+    def _publish_counters(self) -> None:
+        self._published_ms = clock_ms()
+        self.publish(self.pump.counters())
 
     # --- connections ---
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
+from collections.abc import Mapping
 from typing import Any, Final, assert_never
 
 import attrs
@@ -28,6 +29,7 @@ from kvxfer.record.transcript import transcript
 
 CONSUMER: Final = "consumer"
 PRODUCER: Final = "producer"
+SIDES: Final = (CONSUMER, PRODUCER)
 
 Ended = tuple[str, str, Reason]
 """Side, outcome (landed, sent, cancelled, refused, failed), and the reason of the last three."""
@@ -49,6 +51,15 @@ def outcome_of(reason: Reason) -> str:
     if reason in CANCELS:
         return "cancelled"
     return "refused" if reason in REFUSALS else "failed"
+
+
+@attrs.frozen
+class Outcomes:
+    """All three of one moment, so that started = ended + live on either side."""
+
+    started: Mapping[str, int] = attrs.field(factory=dict)
+    ended: Mapping[Ended, int] = attrs.field(factory=dict)
+    live: Mapping[str, int] = attrs.field(factory=dict)
 
 
 @attrs.define
@@ -146,6 +157,11 @@ class Watch:
                 self._told(result, now_ms, attempt)
             case _:
                 assert_never(result)
+
+    def outcomes(self, counters: Mapping[str, int]) -> Outcomes:
+        """The outcomes that go with `counters`, which were taken between turns."""
+        live = {side: counters[f"{side}_live"] for side in SIDES}
+        return Outcomes(dict(self.started), dict(self.ended), live)
 
     def transcript_of(self, transfer_id: TransferId) -> str:
         """What is known of a transfer, for people. Any thread may ask."""

@@ -129,7 +129,8 @@ def _sending(steps: Sequence[Step], end_ms: float) -> list[Stretch]:
     found: list[Stretch] = []
     parked, offered = first.get("grant parked"), first.get("offered")
     matched, ended = first.get("matched"), first.get("sent") or first.get("unsent")
-    until_ms = (matched or ended).t_ms if matched or ended else end_ms
+    last = matched or ended
+    until_ms = last.t_ms if last is not None else end_ms
     waits = [step for step in (parked, offered) if step is not None]
     if waits:
         begun = min(waits, key=lambda step: step.t_ms)
