@@ -54,6 +54,10 @@ class Settings:
     """vLLM appends random digits to request ids."""
     mode: str = "push"
     """One of MODES; D's counts. P serves both, whatever its own is."""
+    traces: bool = False
+    """Make OpenTelemetry spans of transfers, for the tracer provider of the process."""
+    record_dir: str = ""
+    """Folder for a recording of every step; empty: where KVXFER_RECORD_DIR says, if it does."""
     stream_tokens: int = 0
     """P offers what is final while the prefill runs, in parts of so many tokens; 0: at its end."""
 
@@ -121,6 +125,8 @@ def read_settings(
         fail_on_load_failure=failure_policy == "fail",
         randomized_ids=randomized_ids,
         mode=_mode(extra, named_mode),
+        traces=_flag(extra, "traces", False),
+        record_dir=_folder(extra, "record_dir"),
         stream_tokens=step_tokens if stream else 0,
     )
 
@@ -150,6 +156,13 @@ def _seconds_to_ms(extra: Mapping[str, Any], key: str, default_s: float) -> int:
     if not 0 < value <= SECONDS_MAX:
         raise BadValue(key, value, f"above 0 and at most {SECONDS_MAX:.0f} seconds")
     return max(1, round(value * 1000))
+
+
+def _folder(extra: Mapping[str, Any], key: str) -> str:
+    value = extra.get(key, "")
+    if not isinstance(value, str):
+        raise BadValue(key, value, "the name of a folder")
+    return value
 
 
 def _flag(extra: Mapping[str, Any], key: str, default: bool) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import assert_never
 
 import attrs
@@ -18,7 +19,9 @@ import attrs
 from kvxfer.driver import Agent, AgentConfig, Memory, Role, Timings
 from kvxfer.driver.commands import Register
 from kvxfer.driver.results import Lost, Result, Unsent
+from kvxfer.errors import BadValue
 from kvxfer.layout.geometry import Shard
+from kvxfer.record.tap import Sink
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_caches
 from kvxfer_vllm.ledger import Ledger, Report
@@ -196,7 +199,7 @@ class WorkerSide:
     def _agent_config(self, shard: Shard, memories: tuple[Memory, ...]) -> AgentConfig:
         settings = self.settings
         listens = settings.role is not Role.CONSUMER
-        return AgentConfig(
+        config = AgentConfig(
             engine_id=settings.engine_id,
             role=settings.role,
             shard=shard,
@@ -211,8 +214,23 @@ class WorkerSide:
             check_digest=settings.check_digest,
             part_tokens=settings.stream_tokens if listens else 0,
             allow_remote=settings.allow_remote,
+            sinks=_sinks(settings, shard.rank),
             logger=logger,
         )
+        if settings.record_dir:
+            config = attrs.evolve(config, record_dir=Path(settings.record_dir))
+        return config
+
+
+def _sinks(settings: Settings, rank: int) -> tuple[Sink, ...]:
+    """Who follows every step besides the agent itself."""
+    if not settings.traces:
+        return ()
+    try:
+        from kvxfer.observe.spans import SpanSink
+    except ImportError as error:
+        raise BadValue("traces", True, f"false, or install kvxfer[traces] ({error})") from error
+    return (SpanSink(settings.engine_id, rank),)
 
 
 def _log_failure(result: Result) -> None:
