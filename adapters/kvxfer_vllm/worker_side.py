@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import attrs
 
@@ -21,7 +20,6 @@ from kvxfer.driver.commands import Register
 from kvxfer.driver.results import Lost, Result, Unsent
 from kvxfer.errors import BadValue
 from kvxfer.layout.geometry import Shard
-from kvxfer.record.tap import Sink
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_caches
 from kvxfer_vllm.ledger import Ledger, Report
@@ -41,6 +39,10 @@ from kvxfer_vllm.metadata import (
     Stream,
 )
 from kvxfer_vllm.stats import Data, StatsCollector, is_failure
+from kvxfer_vllm.watching import serve_metrics, watched
+
+if TYPE_CHECKING:
+    from kvxfer.observe import Server
 
 logger = logging.getLogger("vllm.kvxfer")
 
@@ -64,6 +66,7 @@ class WorkerSide:
     ledger: Ledger = attrs.field(factory=Ledger)
     stats: StatsCollector = attrs.field(factory=StatsCollector)
     _agent: Agent | None = None
+    _metrics: Server | None = None
     _last_step: int = 0
 
     def register_caches(self, caches: Mapping[str, TensorLike], packing: str = "") -> None:
@@ -75,6 +78,11 @@ class WorkerSide:
         """
         shard, memories = describe_caches(caches, self.group, self.heads_total, packing)
         self._agent = self.start_agent(self._agent_config(shard, memories))
+        try:
+            self._metrics = serve_metrics(self.settings, self._agent)
+        except BadValue:
+            self.close()
+            raise
         logger.info(
             "kvxfer agent of engine %s is up: role %s, transport %s, listening on %s",
             self.settings.engine_id,
@@ -110,6 +118,9 @@ class WorkerSide:
         if self._agent is not None:
             self._agent.close()
             self._agent = None
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
 
     @property
     def agent(self) -> Agent:
@@ -214,23 +225,9 @@ class WorkerSide:
             check_digest=settings.check_digest,
             part_tokens=settings.stream_tokens if listens else 0,
             allow_remote=settings.allow_remote,
-            sinks=_sinks(settings, shard.rank),
             logger=logger,
         )
-        if settings.record_dir:
-            config = attrs.evolve(config, record_dir=Path(settings.record_dir))
-        return config
-
-
-def _sinks(settings: Settings, rank: int) -> tuple[Sink, ...]:
-    """Who follows every step besides the agent itself."""
-    if not settings.traces:
-        return ()
-    try:
-        from kvxfer.observe.spans import SpanSink
-    except ImportError as error:
-        raise BadValue("traces", True, f"false, or install kvxfer[traces] ({error})") from error
-    return (SpanSink(settings.engine_id, rank),)
+        return watched(config, settings)
 
 
 def _log_failure(result: Result) -> None:

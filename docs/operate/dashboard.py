@@ -124,8 +124,8 @@ PANELS = (
     Panel(
         title="Writer thread: share of a core",
         unit="percentunit",
-        about="At most so much of the time it holds the interpreter lock; without the posting "
-        "calls, where the transport gives the lock away in them.",
+        about="It holds the interpreter lock at most so much of the time; how much less, where "
+        "the transport gives the lock away, lies between the two lines.",
         targets=[(CPU, f"{BOTH} all"), (f"{CPU} - {POST_CPU}", f"{BOTH} without posting")],
     ),
     Panel(

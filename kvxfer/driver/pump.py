@@ -449,6 +449,8 @@ class Pump:
         counts["grants_held"] = len(given.sends)
         counts["loans_held"] = given.lenders.lent
         counts["operations_open"] = len(self.session.operations.table)
+        counts["writer_cpu_us"] = int(self.watch.meter.cpu_s * 1e6)
+        counts["posting_cpu_us"] = int(self.watch.meter.post_cpu_s * 1e6)
         counts["bytes_written"] = self.poster.bytes_posted
         counts["descriptors_posted"] = self.poster.descriptors_posted
         counts["bytes_read"] = self.poster.bytes_read

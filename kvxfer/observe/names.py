@@ -101,8 +101,8 @@ CPU: Final = Metric(
 POST_CPU: Final = Metric(
     name="kvxfer_posting_cpu_seconds",
     kind=Kind.COUNTER,
-    meaning="The part of it inside the transport's posting calls, in which a transport that "
-    "releases the lock does not hold it.",
+    meaning="The part of it inside the transport's posting calls, where a library that "
+    "gives the lock away does not hold it.",
 )
 LOST_STEPS: Final = Metric(
     name="kvxfer_steps_dropped",
