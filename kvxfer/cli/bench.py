@@ -15,6 +15,7 @@ import click
 from kvxfer.cli.bench_core import core_command
 from kvxfer.cli.bench_gpu import bench_gpu
 from kvxfer.cli.bench_transport import bench_transport
+from kvxfer.cli.bench_watch import watch_command
 
 
 @click.group("bench")
@@ -24,6 +25,7 @@ def bench_group() -> None:
 
 bench_group.add_command(core_command)
 bench_group.add_command(bench_gpu)
+bench_group.add_command(watch_command)
 
 
 @bench_group.command("layout", context_settings={"show_default": True})
