@@ -8,6 +8,7 @@ closed keeps its last numbers; one that has died does not spoil the scrape of ot
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 from wsgiref.simple_server import WSGIServer
 
 import attrs
@@ -21,7 +22,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from kvxfer.core.ids import Reason
 from kvxfer.driver.agent import Agent
-from kvxfer.driver.watch import SIDES
+from kvxfer.driver.watch import CONSUMER, PRODUCER, SIDES
 from kvxfer.observe.names import (
     BASE_LABELS,
     CPU,
@@ -41,6 +42,12 @@ from kvxfer.observe.names import (
 from kvxfer.record.histogram import Snapshot
 
 Labels = tuple[str, ...]
+
+_NONE_YET: Final = {
+    (CONSUMER, "landed", Reason.NONE): 0,
+    (PRODUCER, "sent", Reason.NONE): 0,
+}
+"""Series that are there from the start, so that a rate has a first point."""
 
 
 @attrs.define
@@ -111,7 +118,7 @@ def _read(agent: Agent, families: dict[str, Family]) -> None:
     for side in SIDES:
         put(STARTED, outcomes.started.get(side, 0), side)
         put(LIVE, outcomes.live.get(side, 0), side)
-    for (side, outcome, reason), count in sorted(outcomes.ended.items()):
+    for (side, outcome, reason), count in sorted({**_NONE_YET, **outcomes.ended}.items()):
         put(ENDED, count, side, outcome, "" if reason is Reason.NONE else reason.name.lower())
     for phase, histogram in watch.phases.histograms.items():
         _put_histogram(families[PHASE.name], (*base, phase), histogram.snapshot())

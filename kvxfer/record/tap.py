@@ -20,6 +20,7 @@ from kvxfer.record.steps import Step
 
 QUEUE_MAX = 200_000
 """Steps that wait for a sink; some 60 MB."""
+CLOSE_S = 5.0
 PAUSE_S = 0.1
 """How often the queue is emptied."""
 
@@ -59,10 +60,15 @@ class Tap:
             return
         self._queue.append(step)
 
-    def close(self) -> None:
-        """Hand over what is left, close the sinks, end the thread."""
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Hand over what is left, close the sinks, end the thread.
+
+        A sink that hangs is waited for so long and then left behind, with its thread.
+        """
         self._stop.set()
-        self._thread.join()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self.logger.error("%s: a sink hangs; its last steps are lost", self.name)
 
     def _run(self) -> None:
         while not self._stop.wait(PAUSE_S):

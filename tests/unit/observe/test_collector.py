@@ -93,7 +93,7 @@ def test_outcomes_of_a_scrape_add_up_and_bytes_are_those_that_moved(
     ended = {
         (s.labels["outcome"], s.labels["reason"]): s.value
         for s in found["kvxfer_transfers_ended"].samples
-        if s.labels["side"] == "consumer"
+        if (s.labels["engine"], s.labels["side"]) == ("D", "consumer")
     }
     assert ended == {
         ("landed", ""): 1,

@@ -22,7 +22,7 @@ TOKEN = re.compile(
     r"""|(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)"""
     r"""|(?P<op>=~|!~|!=|==|>=|<=|[-+*/%^(){},=<>])"""
 )
-WORDS = frozenset({"sum", "by", "rate", "increase", "histogram_quantile", "and"})
+WORDS = frozenset({"sum", "by", "rate", "increase", "histogram_quantile", "unless"})
 """What our expressions use of PromQL besides names."""
 
 

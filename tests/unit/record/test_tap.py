@@ -76,3 +76,17 @@ def test_a_sink_that_fails_is_left_out_and_the_others_go_on(
     tap.close()
     assert [s.t_ms for s in kept.steps] == [1]
     assert "disk full" in caplog.text
+
+
+def test_a_sink_that_hangs_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    class Hung(Kept):
+        def take(self, steps: Sequence[Step], dropped: int) -> None:
+            assert never.wait(60)
+
+    never = threading.Event()
+    tap = Tap([Hung()], LOGGER)
+    tap.put(step(1))
+    tap.close(timeout_s=0.05)
+    assert "a sink hangs" in caplog.text
+    never.set()
+    tap.close()
