@@ -123,8 +123,8 @@ def _traceparent(params: Mapping[Any, Any]) -> str:
 
 def traceparent_of(request: Any, params: LegParams) -> str:
     """The context of a request: of its parameters, else of its HTTP headers; empty: of none."""
-    headers = getattr(request, "trace_headers", None) or {}
-    return params.traceparent or str(headers.get("traceparent", ""))
+    headers = getattr(request, "trace_headers", None)
+    return params.traceparent or (_traceparent(headers) if isinstance(headers, Mapping) else "")
 
 
 def _text(params: Mapping[Any, Any], field: str) -> str:
