@@ -9,8 +9,8 @@ import pytest
 from driver_rig import Side, Start, config, new_memory, offer, register, until
 
 from kvxfer.core.ids import Reason, Role, TransferId
-from kvxfer.driver import Agent, LetGo
-from kvxfer.driver.watch import TRANSCRIPTS_PER_MINUTE
+from kvxfer.driver import Agent, LetGo, Lost
+from kvxfer.driver.watch import MINUTE_MS, TRANSCRIPTS_PER_MINUTE, Watch
 from kvxfer.errors import BadValue
 from kvxfer.record import read_recordings
 
@@ -70,15 +70,21 @@ def test_a_failure_is_written_out_with_its_steps(
     assert d.agent.transcript(TransferId("t")).splitlines()[1 : len(lines)] == lines[1:]
 
 
-def test_many_failures_do_not_flood_the_log(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    p, d = pair
-    count = TRANSCRIPTS_PER_MINUTE + 5
+def test_many_failures_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch.of(config("D", Role.CONSUMER, new_memory()))
+
+    def lose(now_ms: float) -> None:
+        lost = Lost(transfer_id=TransferId("t"), attempt=1, reason=Reason.PEER_LOST)
+        watch.told(lost, now_ms)
+
     with caplog.at_level(logging.WARNING, "kvxfer"):
-        for number in range(count):
-            register(d, p, f"t{number}", 0, digest=b"x")
-        d.collect(2 * count)
-    shown = [r for r in caplog.records if "at D/0: lost" in r.getMessage()]
-    assert len(shown) == TRANSCRIPTS_PER_MINUTE
+        for number in range(TRANSCRIPTS_PER_MINUTE + 5):
+            lose(float(number))
+        assert len(caplog.records) == TRANSCRIPTS_PER_MINUTE
+        lose(MINUTE_MS)
+    title = caplog.records[-1].getMessage().splitlines()[0]
+    assert title.endswith("PEER_LOST (5 failures before it were not written out)")
+    assert watch.ended["consumer", "failed", Reason.PEER_LOST] == TRANSCRIPTS_PER_MINUTE + 6
 
 
 def test_agents_record_themselves(start: Start, tmp_path: Path) -> None:
