@@ -237,7 +237,7 @@ class Agent:
         return self._arrived.wait(timeout_s)
 
     def counters(self) -> Mapping[str, int]:
-        """Counters as of the writer thread's latest turn that moved something."""
+        """Counters as of the writer thread's latest turn; at most 100 ms old while it polls."""
         return self._counters
 
     def outcomes(self) -> Outcomes:
