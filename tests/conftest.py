@@ -1,4 +1,5 @@
-"""What all tests share: one thread for matrix work, and the sample transport in C, built once."""
+"""What all tests share: one thread for matrix work, no test that fails for being slow, and the
+sample transport in C, built once."""
 
 from __future__ import annotations
 
@@ -7,11 +8,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kvxfer.demo.threads import use_one_matrix_thread
 
 # Two agents and two engines share the cores already.
 use_one_matrix_thread()
+
+# How long an example takes says how busy the machine is, nothing else. A test's own settings
+# start from this profile.
+settings.register_profile("kvxfer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kvxfer")
 
 CMA_SOURCE = Path(__file__).parents[1] / "transports" / "kvxfer_capi" / "sample"
 

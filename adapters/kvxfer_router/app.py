@@ -23,6 +23,7 @@ from kvxfer_router.intake import REQUEST_ID, Refused, engine_headers, make_names
 from kvxfer_router.legs import CHAT, COMPLETIONS
 from kvxfer_router.metrics import Metrics
 from kvxfer_router.relay import Relay, passed_headers
+from kvxfer_router.tracing import traced
 
 
 @attrs.define
@@ -112,7 +113,8 @@ async def serve_call(request: web.Request) -> web.StreamResponse:
     try:
         call = await read_call(request, shared.config.mode)
         relay = Relay(request, {REQUEST_ID: call.names.request_id})
-        await shared.dispatcher.serve(call, relay.pass_on)
+        with traced(call) as traced_call:
+            await shared.dispatcher.serve(traced_call, relay.pass_on)
     except Refused as refused:
         shared.metrics.refused(refused.reason)
         return error_response(refused.status, str(refused))

@@ -28,6 +28,7 @@ MODES = {"push": Initiator.PRODUCER, "pull": Initiator.CONSUMER}
 DEADLINE_S = 60.0
 LEASE_S = 30.0
 SECONDS_MAX = 86_400.0
+PORT_MAX = 65_535
 
 
 @attrs.frozen(kw_only=True)
@@ -54,6 +55,12 @@ class Settings:
     """vLLM appends random digits to request ids."""
     mode: str = "push"
     """One of MODES; D's counts. P serves both, whatever its own is."""
+    traces: bool = False
+    """Make OpenTelemetry spans of transfers, for the tracer provider of the process."""
+    record_dir: str = ""
+    """Folder for a recording of every step; empty: where KVXFER_RECORD_DIR says, if it does."""
+    metrics_address: tuple[str, int] | None = None
+    """Where the agent of rank 0 serves its metrics; None: vLLM's own page is all."""
     stream_tokens: int = 0
     """P offers what is final while the prefill runs, in parts of so many tokens; 0: at its end."""
 
@@ -126,6 +133,9 @@ def read_settings(
         fail_on_load_failure=failure_policy == "fail",
         randomized_ids=randomized_ids,
         mode=_mode(extra, named_mode),
+        traces=_flag(extra, "traces", False),
+        record_dir=_folder(extra, "record_dir"),
+        metrics_address=_address(extra, "metrics_address", data_parallel_index),
         stream_tokens=step_tokens if stream else 0,
         key_file=_path(extra, "key_file"),
         require_authentication=_flag(extra, "require_authentication", True),
@@ -176,6 +186,23 @@ def _path(extra: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise BadValue(key, value, "the path of a file")
     return value
+
+
+def _folder(extra: Mapping[str, Any], key: str) -> str:
+    value = extra.get(key, "")
+    if not isinstance(value, str):
+        raise BadValue(key, value, "the name of a folder")
+    return value
+
+
+def _address(extra: Mapping[str, Any], key: str, offset: int) -> tuple[str, int] | None:
+    value = extra.get(key)
+    if value is None:
+        return None
+    host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < PORT_MAX):
+        raise BadValue(key, value, f"host:port with a port below {PORT_MAX}")
+    return host, int(port) + offset
 
 
 def _flag(extra: Mapping[str, Any], key: str, default: bool) -> bool:

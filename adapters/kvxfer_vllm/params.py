@@ -47,6 +47,8 @@ class LegParams:
     remote_engine_id: str = ""
     remote_host: str = ""
     remote_port: int = 0
+    traceparent: str = ""
+    """W3C trace context, where the router put it here and not into a header."""
     problem: str = ""
 
 
@@ -69,7 +71,9 @@ def parse_params(params: object) -> LegParams:
     try:
         _check_flags(produce, consume)
         if leg is Leg.PRODUCE:
-            return LegParams(leg=leg, transfer_id=_transfer_id(params))
+            return LegParams(
+                leg=leg, transfer_id=_transfer_id(params), traceparent=_traceparent(params)
+            )
         return _consumer(params)
     except _Wrong as wrong:
         return LegParams(leg=leg, problem=str(wrong))
@@ -101,6 +105,7 @@ def _consumer(params: Mapping[Any, Any]) -> LegParams:
         remote_engine_id=_text(params, "remote_engine_id"),
         remote_host=_text(params, "remote_host"),
         remote_port=port,
+        traceparent=_traceparent(params),
     )
 
 
@@ -108,6 +113,18 @@ def _transfer_id(params: Mapping[Any, Any]) -> str | None:
     if params.get("transfer_id") is None:
         return None
     return _text(params, "transfer_id")
+
+
+def _traceparent(params: Mapping[Any, Any]) -> str:
+    """Never a problem: a trace must not cost a request its transfer."""
+    value = params.get("traceparent")
+    return value if isinstance(value, str) and len(value) <= TEXT_BYTES_MAX else ""
+
+
+def traceparent_of(request: Any, params: LegParams) -> str:
+    """The context of a request: of its parameters, else of its HTTP headers; empty: of none."""
+    headers = getattr(request, "trace_headers", None)
+    return params.traceparent or (_traceparent(headers) if isinstance(headers, Mapping) else "")
 
 
 def _text(params: Mapping[Any, Any], field: str) -> str:

@@ -43,6 +43,7 @@ class _Prefill:
     """Tokens offered so far while the prefill runs; 0: no stream is open."""
     halted: bool = False
     """A stream of it was ended by a preemption."""
+    traceparent: str = ""
     announced: bool = True
     """The producer's agent knows that an offer will come."""
 
@@ -77,9 +78,10 @@ class Prefills:
     def __len__(self) -> int:
         return len(self._live)
 
-    def begin(self, request: Any, transfer_id: TransferId) -> Expect:
+    def begin(self, request: Any, transfer_id: TransferId, traceparent: str = "") -> Expect:
         """A prefill has come."""
-        prefill = self._live[request.request_id] = _Prefill(request, transfer_id)
+        prefill = _Prefill(request, transfer_id, traceparent=traceparent)
+        self._live[request.request_id] = prefill
         return _expect(prefill)
 
     def step(
@@ -202,6 +204,7 @@ class Prefills:
             digest=self.digest(prefill.request),
             tag=prefill.tag,
             sealed=sealed,
+            traceparent=prefill.traceparent,
         )
 
     def _grow(

@@ -21,7 +21,7 @@ from kvxfer.driver.commands import ProducerAddress, Register
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.metadata import Decline, Drop, Order, Receive, Refuse, StepOrders
 from kvxfer_vllm.names import derived_name, explicit_name
-from kvxfer_vllm.params import Leg, LegParams, parse_params
+from kvxfer_vllm.params import Leg, LegParams, parse_params, traceparent_of
 from kvxfer_vllm.prefills import BlockIds, Prefills, table_of
 
 logger = logging.getLogger("vllm.kvxfer")
@@ -80,7 +80,9 @@ class SchedulerSide:
             self._consumers[request.request_id] = _Consumer(transfer_id, params)
         elif params.leg is Leg.PRODUCE and not params.problem:
             transfer_id = self._name(request.request_id, params)
-            self._orders.append(self._prefills.begin(request, transfer_id))
+            self._orders.append(
+                self._prefills.begin(request, transfer_id, traceparent_of(request, params))
+            )
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int, bool]:
         """How many tokens beyond the local hit will come, and that they come asynchronously."""
@@ -191,6 +193,7 @@ class SchedulerSide:
             deadline_ms=self.settings.deadline_ms,
             tag=request.request_id,
             initiator=self.settings.initiator,
+            traceparent=traceparent_of(request, consumer.params),
         )
         self._orders.append(Receive(request_id=request.request_id, register=register))
 

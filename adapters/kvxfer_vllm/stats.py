@@ -30,10 +30,16 @@ IN_TREE_KEYS = (
 )
 
 COUNTERS = (
+    "registered",
     "landed",
     "lost",
+    "cancelled",
+    "offered",
     "sent",
     "unsent",
+    "protocol_faults",
+    "writer_cpu_us",
+    "posting_cpu_us",
     "bytes_received",
     "bytes_written",
     "bytes_read",
@@ -42,7 +48,15 @@ COUNTERS = (
 )
 """Counters that only grow, the agent's but for the last; published as differences."""
 
-GAUGES = ("quarantined", "live")
+GAUGES = (
+    "quarantined",
+    "live",
+    "links",
+    "consumer_live",
+    "producer_live",
+    "registrations_held",
+    "grants_held",
+)
 """Counters of the agent that go up and down; published as they are."""
 
 KVXFER_PREFIX = "kvxfer_"

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import attrs
 
 from kvxfer.driver import Agent, AgentConfig, Memory, Role, Timings, keys_from
 from kvxfer.driver.commands import Register
 from kvxfer.driver.results import Lost, Result, Unsent
+from kvxfer.errors import BadValue
 from kvxfer.layout.geometry import Shard
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_caches
@@ -38,6 +39,10 @@ from kvxfer_vllm.metadata import (
     Stream,
 )
 from kvxfer_vllm.stats import Data, StatsCollector, is_failure
+from kvxfer_vllm.watching import serve_metrics, watched
+
+if TYPE_CHECKING:
+    from kvxfer.observe import Server
 
 logger = logging.getLogger("vllm.kvxfer")
 
@@ -61,6 +66,7 @@ class WorkerSide:
     ledger: Ledger = attrs.field(factory=Ledger)
     stats: StatsCollector = attrs.field(factory=StatsCollector)
     _agent: Agent | None = None
+    _metrics: Server | None = None
     _last_step: int = 0
 
     def register_caches(self, caches: Mapping[str, TensorLike], packing: str = "") -> None:
@@ -72,6 +78,11 @@ class WorkerSide:
         """
         shard, memories = describe_caches(caches, self.group, self.heads_total, packing)
         self._agent = self.start_agent(self._agent_config(shard, memories))
+        try:
+            self._metrics = serve_metrics(self.settings, self._agent)
+        except BadValue:
+            self.close()
+            raise
         logger.info(
             "kvxfer agent of engine %s is up: role %s, transport %s, listening on %s",
             self.settings.engine_id,
@@ -107,6 +118,9 @@ class WorkerSide:
         if self._agent is not None:
             self._agent.close()
             self._agent = None
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
 
     @property
     def agent(self) -> Agent:
@@ -196,7 +210,7 @@ class WorkerSide:
     def _agent_config(self, shard: Shard, memories: tuple[Memory, ...]) -> AgentConfig:
         settings = self.settings
         listens = settings.role is not Role.CONSUMER
-        return AgentConfig(
+        config = AgentConfig(
             engine_id=settings.engine_id,
             role=settings.role,
             shard=shard,
@@ -216,6 +230,7 @@ class WorkerSide:
             tls=settings.tls,
             logger=logger,
         )
+        return watched(config, settings)
 
 
 def _log_failure(result: Result) -> None:

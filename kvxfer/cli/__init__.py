@@ -20,6 +20,7 @@ from kvxfer.cli.explore import explore_command
 from kvxfer.cli.layout import layout_group
 from kvxfer.cli.plugins import Plugins
 from kvxfer.cli.sim import sim_command
+from kvxfer.cli.trace import trace_command
 from kvxfer.cli.transports import transports_command
 
 EXIT_INTERRUPTED = 130
@@ -49,4 +50,5 @@ main.add_command(doctor_command)
 main.add_command(explore_command)
 main.add_command(layout_group)
 main.add_command(sim_command)
+main.add_command(trace_command)
 main.add_command(transports_command)

@@ -70,11 +70,21 @@ EXIT_USAGE = 2
     help="Write both timelines to this HTML file.",
 )
 @click.option(
+    "--record",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write every step of every transfer to this file, for `kvxfer trace`.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="One line of JSON on stdout; the rest on stderr."
 )
 @click.pass_context
 def demo_command(
-    ctx: click.Context, /, timeline: Path | None, as_json: bool, **values: Any
+    ctx: click.Context,
+    /,
+    timeline: Path | None,
+    record: Path | None,
+    as_json: bool,
+    **values: Any,
 ) -> None:
     """Serve requests on a prefill and a decode engine, and check every token.
 
@@ -82,12 +92,13 @@ def demo_command(
     moves from one to the other through kvxfer, and the tokens are compared with
     those of one engine that did everything alone.
     """
-    if timeline is not None and not timeline.absolute().parent.is_dir():
-        raise click.BadParameter(f"{timeline}: no such folder", param_hint="--timeline")
-    ctx.exit(_demo(timeline, as_json, values))
+    for name, path in (("--timeline", timeline), ("--record", record)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise click.BadParameter(f"{path}: no such folder", param_hint=name)
+    ctx.exit(_demo(timeline, record, as_json, values))
 
 
-def _demo(timeline: Path | None, as_json: bool, values: dict[str, Any]) -> int:
+def _demo(timeline: Path | None, record: Path | None, as_json: bool, values: dict[str, Any]) -> int:
     from kvxfer.demo.threads import use_one_matrix_thread
 
     use_one_matrix_thread()
@@ -100,7 +111,7 @@ def _demo(timeline: Path | None, as_json: bool, values: dict[str, Any]) -> int:
 
     console = Console(file=sys.stderr if as_json else sys.stdout)
     try:
-        result = _run(console, _options(values))
+        result = _recorded(console, _options(values), record)
     except (KvxferError, DemoStopped, ProducerDown) as error:
         usage = isinstance(error, KvxferError) or getattr(error, "usage", False)
         click.echo(f"kvxfer demo: {error}", err=True)
@@ -111,6 +122,8 @@ def _demo(timeline: Path | None, as_json: bool, values: dict[str, Any]) -> int:
 
         write_timeline(result, timeline)
         console.print(f"timelines: {timeline}")
+    if record is not None:
+        console.print(f"recording: {record}")
     if as_json:
         click.echo(json.dumps(result.summary()))
     return 0 if result.ok else EXIT_DIFFERS
@@ -125,7 +138,20 @@ def _options(values: dict[str, Any]) -> DemoOptions:
     return DemoOptions(modes=modes, **values)
 
 
-def _run(console: Console, options: DemoOptions) -> DemoResult:
+def _recorded(console: Console, options: DemoOptions, record: Path | None) -> DemoResult:
+    if record is None:
+        return _run(console, options)
+    from tempfile import TemporaryDirectory
+
+    from kvxfer.record.files import join_recordings
+
+    with TemporaryDirectory() as folder:
+        result = _run(console, options, folder)
+        join_recordings(Path(folder), record)
+    return result
+
+
+def _run(console: Console, options: DemoOptions, record_dir: str = "") -> DemoResult:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from kvxfer.demo.run import phases, run_demo
@@ -135,7 +161,9 @@ def _run(console: Console, options: DemoOptions) -> DemoResult:
     hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bars:
         tasks = {name: bars.add_task(name, total=options.requests) for name in phases(options)}
-        return run_demo(options, lambda name, done: bars.update(tasks[name], completed=done))
+        return run_demo(
+            options, lambda name, done: bars.update(tasks[name], completed=done), record_dir
+        )
 
 
 def _show(console: Console, result: DemoResult) -> None:

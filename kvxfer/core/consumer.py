@@ -393,7 +393,7 @@ class Consumer:
         outcome = "cancelled" if reason is Reason.CANCELLED_BY_CONSUMER else "lost"
         self.ctx.counters[outcome] += 1
         self.ctx.counters[f"lost_{reason.name.lower()}"] += 1
-        self.ctx.trace(reg.key, outcome)
+        self.ctx.trace(reg.key, outcome, reason=reason)
         self._emit_lost(reg.key, reg.tag, reason, detail)
 
     def _emit_lost(self, key: AttemptKey, tag: str, reason: Reason, detail: str) -> None:

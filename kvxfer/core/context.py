@@ -18,6 +18,7 @@ from kvxfer.core.ids import (
     Feature,
     Incarnation,
     LinkId,
+    Part,
     Peer,
     PeerKey,
     Reason,
@@ -69,8 +70,25 @@ class Context:
     def emit(self, effect: Effect) -> None:
         self.out.append(effect)
 
-    def trace(self, key: AttemptKey, step: str) -> None:
-        self.emit(Trace(transfer_id=key.transfer_id, attempt=key.attempt, step=step))
+    def trace(
+        self,
+        key: AttemptKey,
+        step: str,
+        *,
+        peer: PeerKey | None = None,
+        part: Part | None = None,
+        reason: Reason = Reason.NONE,
+    ) -> None:
+        self.emit(
+            Trace(
+                transfer_id=key.transfer_id,
+                attempt=key.attempt,
+                step=step,
+                peer=peer,
+                part=part,
+                reason=reason,
+            )
+        )
 
     def send(self, link: LinkId | None, message: TransferMessage) -> None:
         """Send where the link is still up; else the message has no reader any more."""

@@ -92,7 +92,7 @@ class EdgeSide:
         assert edge.grant is not None
         edge.asked_ms = edge.serial_sent_ms = self.ctx.now_ms
         edge.unanswered = True
-        self.ctx.trace(edge.attempt, "granted")
+        self.ctx.trace(edge.attempt, "granted", peer=edge.key)
         self.ctx.send(edge.link, edge.grant)
         self.arm(edge, self.ctx.timings.renew_ms)
 
@@ -109,6 +109,14 @@ class EdgeSide:
         lease_ms = self.ctx.timings.grant_lease_ms
         self.ctx.send(edge.link, Renew(header=header, lease_ms=lease_ms, serial=edge.serial))
         self.arm(edge, self.ctx.timings.renew_ms)
+
+    def note_move(self, edge: AnyEdge, awaited: bool, quarantined: bool, reason: Reason) -> None:
+        """An edge changed its state; the arguments tell how it was before, and why."""
+        self.host.fencing.moved(edge, awaited, quarantined)
+        if edge.quarantined and not quarantined:
+            self.ctx.trace(edge.attempt, "quarantined", peer=edge.key, reason=reason)
+        elif edge.awaits_fence and not awaited:
+            self.ctx.trace(edge.attempt, "fencing", peer=edge.key, reason=reason)
 
     def leased(self, edge: AnyEdge, answer: GrantAck) -> None:
         if not edge.unanswered or answer.serial != edge.serial:

@@ -128,6 +128,9 @@ class Trace:
     transfer_id: TransferId
     attempt: int
     step: str
+    peer: PeerKey | None = None
+    part: Part | None = None
+    reason: Reason = Reason.NONE
 
 
 Effect = (

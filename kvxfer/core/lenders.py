@@ -95,7 +95,7 @@ class Lenders(ServingSide):
         assert source is not None
         parts = self.take_final(loan, source)
         if parts:
-            self.ctx.trace(loan.key, "lent")
+            self.ctx.trace(loan.key, "lent", peer=loan.peer.key)
             header = self.ctx.header(loan.key, loan.peer)
             self.ctx.send(
                 loan.link.id,

@@ -35,7 +35,7 @@ class Owner(Protocol):
 class PostingSide(Protocol):
     """The role that posts. `owner` is always the one that was given to `queue`."""
 
-    def may_post(self, owner: Any) -> bool: ...
+    def may_post(self, owner: Any, part: Part) -> bool: ...
 
     def op_ended(self, owner: Any, part: Part, event: OpEnded) -> None: ...
 
@@ -91,7 +91,9 @@ class Operations:
     def claim(self, op_id: OpId) -> bool:
         """The last check, at the moment of posting (B2). False: do not post, forget the op."""
         op = self.table.get(op_id)
-        if op is None or op.phase is not OpPhase.QUEUED or not op.side.may_post(op.owner):
+        if op is None or op.phase is not OpPhase.QUEUED:
+            return False
+        if not op.side.may_post(op.owner, op.part):
             return False
         op.phase = OpPhase.CLAIMED
         return True

@@ -200,7 +200,7 @@ class Producer:
         self.memory.take_unwanted(grant.header.transfer_id)
         self._supersede(link.peer, grant.header.transfer_id)
         served = self.attempts.hold(link, grant)
-        self.ctx.trace(served.key, "grant parked")
+        self.ctx.trace(served.key, "grant parked", peer=link.peer.key)
         self._extend(served, grant.lease_ms)
         self._acknowledge(served, 0)
         source = self.sources.get(served.key.transfer_id)
@@ -337,7 +337,7 @@ class Producer:
         source.came.add(served.peer.key)
         if source.all_came():
             self.ctx.timers.clear(OfferTimer(source.transfer_id))
-        self.ctx.trace(served.key, "matched")
+        self.ctx.trace(served.key, "matched", peer=served.peer.key)
         self._side(served).match(served)
 
     def _refuse_pair(self, source: Source, served: AnyServed, reason: Reason) -> None:
@@ -431,12 +431,13 @@ class Producer:
     def _tell_end(self, source: Source, reason: Reason) -> None:
         sent = source.all_served()
         self.ctx.counters["sent" if sent else "unsent"] += 1
+        why = source.reason if source.reason is not Reason.NONE else reason
         trace_key = AttemptKey(source.transfer_id, Attempt(0))
-        self.ctx.trace(trace_key, "sent" if sent else "unsent")
         if sent:
+            self.ctx.trace(trace_key, "sent")
             self.ctx.emit(TellSent(transfer_id=source.transfer_id, tag=source.tag))
         else:
-            why = source.reason if source.reason is not Reason.NONE else reason
+            self.ctx.trace(trace_key, "unsent", reason=why)
             self.ctx.counters[f"unsent_{why.name.lower()}"] += 1
             self.ctx.emit(TellUnsent(transfer_id=source.transfer_id, tag=source.tag, reason=why))
         self._bury(source)

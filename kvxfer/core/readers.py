@@ -130,12 +130,12 @@ class Readers(EdgeSide):
 
     # --- posting ---
 
-    def may_post(self, owner: ReadEdge) -> bool:
+    def may_post(self, owner: ReadEdge, part: Part) -> bool:
         """While it is wanted and the lease lasts: else its end could only come too late."""
         held = owner.state is ReaderState.READING and self.ctx.now_ms < owner.lease_until_ms
         if not held:
             self.host.fail(self.registrations[owner.attempt], Reason.GRANT_EXPIRED)
-        self.ctx.trace(owner.attempt, "posted" if held else "kept back")
+        self.ctx.trace(owner.attempt, "posted" if held else "kept back", peer=owner.key, part=part)
         return held
 
     def op_ended(self, owner: ReadEdge, part: Part, event: OpEnded) -> None:
@@ -143,7 +143,7 @@ class Readers(EdgeSide):
         reason = event.reason
         if event.done and self.ctx.now_ms < owner.lease_until_ms:
             end = PartEvent.DONE
-            self.ctx.trace(owner.attempt, "read")
+            self.ctx.trace(owner.attempt, "read", peer=owner.key, part=part)
         elif event.done:
             # The producer may have used the blocks for something else by then.
             self.ctx.counters["reads_after_lease"] += 1
@@ -153,6 +153,8 @@ class Readers(EdgeSide):
         else:
             end = PartEvent.FAILED_UNQUIET
             self._fire(reg, owner, ReaderEvent.UNQUIET, event.reason)
+        if end is not PartEvent.DONE:
+            self.ctx.trace(owner.attempt, "failed", peer=owner.key, part=part, reason=reason)
         self._end_op(reg, owner, part, end, reason)
 
     def op_not_posted(self, owner: ReadEdge, part: Part, event: OpNotPosted) -> None:
@@ -182,7 +184,7 @@ class Readers(EdgeSide):
         awaited, quarantined = edge.awaits_fence, edge.quarantined
         cell = READER.fire(edge.state, event)
         edge.state = cell.target
-        self.host.fencing.moved(edge, awaited, quarantined)
+        self.note_move(edge, awaited, quarantined, reason)
         for action in cell.actions:
             match action:
                 case ReaderAction.SEND_GRANT:

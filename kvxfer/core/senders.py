@@ -64,17 +64,19 @@ class Senders(ServingSide):
 
     # --- posting ---
 
-    def may_post(self, owner: Send) -> bool:
+    def may_post(self, owner: Send, part: Part) -> bool:
         source = self.host.source_of(owner.key.transfer_id)
         held = owner.state is SendState.SENDING and source is not None and source.open
-        self.ctx.trace(owner.key, "posted" if held else "kept back")
+        self.ctx.trace(owner.key, "posted" if held else "kept back", peer=owner.peer.key, part=part)
         return held
 
     def op_ended(self, owner: Send, part: Part, event: OpEnded) -> None:
         if event.done:
             owner.parts_done.add(part)
-            self.ctx.trace(owner.key, "written")
+            self.ctx.trace(owner.key, "written", peer=owner.peer.key, part=part)
         else:
+            peer, reason = owner.peer.key, event.reason
+            self.ctx.trace(owner.key, "failed", peer=peer, part=part, reason=reason)
             header = self.ctx.header(owner.key, owner.peer)
             failed = Failed(header=header, part=part, reason=event.reason, quiet=event.quiet)
             self.ctx.send(owner.link.id, failed)

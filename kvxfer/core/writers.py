@@ -130,7 +130,7 @@ class Writers(EdgeSide):
         awaited, quarantined = edge.awaits_fence, edge.quarantined
         cell = WRITER.fire(edge.state, event)
         edge.state = cell.target
-        self.host.fencing.moved(edge, awaited, quarantined)
+        self.note_move(edge, awaited, quarantined, reason)
         for action in cell.actions:
             match action:
                 case WriterAction.SEND_GRANT:

@@ -74,7 +74,7 @@ class Pair:
     _reports: queue.SimpleQueue[Report]
 
     @classmethod
-    def start(cls, options: DemoOptions) -> Pair:
+    def start(cls, options: DemoOptions, record_dir: str = "") -> Pair:
         """Start both. Raises KvxferError, or ProducerDown for a process that cannot start."""
         two_processes = crosses_processes(options.transport)
         reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
@@ -87,6 +87,7 @@ class Pair:
             # Only where chunks are to leave early: a part more is a notification more.
             part_tokens=ModelShape().chunk_tokens if Mode.STREAM in options.modes else 0,
             key_file=options.key_file,
+            record_dir=record_dir,
         )
         decode_setup = attrs.evolve(
             prefill_setup,

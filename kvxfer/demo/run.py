@@ -33,12 +33,15 @@ def phases(options: DemoOptions) -> list[str]:
     return [PLAIN, *options.modes]
 
 
-def run_demo(options: DemoOptions, progress: Progress) -> DemoResult:
-    """Run everything. Raises KvxferError, ProducerDown or DemoStopped."""
+def run_demo(options: DemoOptions, progress: Progress, record_dir: str = "") -> DemoResult:
+    """Run everything; the agents record themselves into `record_dir`, where one is given.
+
+    Raises KvxferError, ProducerDown or DemoStopped.
+    """
     options.check()
     started_s = time.monotonic()
     prompts = options.prompts()
-    with Pair.start(options) as pair:
+    with Pair.start(options, record_dir) as pair:
         expected = _answers_alone(options, prompts, progress)
         _warm_up(pair, options, prompts[0])
         served = _serve(pair, options, prompts, progress)

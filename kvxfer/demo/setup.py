@@ -7,6 +7,7 @@ ranks of an engine are up or none is left running.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import attrs
 
@@ -37,6 +38,8 @@ class EngineSetup:
     """The grid on which P's parts are cut."""
     key_file: str = ""
     """Keys that both engines share; without it those of KVXFER_KEYS, where that is set."""
+    record_dir: str = ""
+    """Where the agents write recordings; empty: where the environment says, if it does."""
 
 
 def start_agents(setup: EngineSetup, cache: EngineCache, role: Role) -> list[Agent]:
@@ -57,6 +60,8 @@ def start_agents(setup: EngineSetup, cache: EngineCache, role: Role) -> list[Age
                 listen=(HOST, 0) if role is Role.PRODUCER else None,
                 keys=keys_from(setup.key_file),
             )
+            if setup.record_dir:
+                config = attrs.evolve(config, record_dir=Path(setup.record_dir))
             agents.append(Agent.start(config))
     except BaseException:
         close_agents(agents, drain_s=0.0)

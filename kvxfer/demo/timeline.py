@@ -13,11 +13,12 @@ from pathlib import Path
 
 import attrs
 
-from kvxfer.demo.chart import Bar, Row, draw
 from kvxfer.demo.reports import Finished, Prefilled
 from kvxfer.demo.result import DemoResult
 from kvxfer.demo.served import Served
 from kvxfer.demo.workload import Mode
+from kvxfer.observe.chart import Bar, Row, draw
+from kvxfer.observe.page import legend, page
 
 HEADINGS = {
     Mode.PUSH: "Push: D registers its blocks when the request arrives",
@@ -32,32 +33,6 @@ LEGEND = (
     ("ready", "D: KV there, first token not yet"),
     ("decode", "D: decode, from first to last token"),
 )
-STYLE = """
-:root { color-scheme: light dark; --page: #fcfcfb; --ink: #22262b; --soft: #667078;
-  --grid: #e3e6e8; --queued: #cfd5da; --prefill: #3d6fb4; --write: #d9730d;
-  --granted: #bfdccd; --ready: #8a63c9; --decode: #2a8f62; }
-@media (prefers-color-scheme: dark) { :root { --page: #16191c; --ink: #e6e9eb; --soft: #98a2aa;
-  --grid: #2b3035; --queued: #454c53; --prefill: #6b9be0; --write: #f29a45;
-  --granted: #2f5745; --ready: #b294ea; --decode: #4fbd8b; } }
-body { background: var(--page); color: var(--ink); margin: 2rem auto; max-width: 1240px;
-  padding: 0 1rem; font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.35rem; margin: 0 0 .3rem; } h2 { font-size: 1.05rem; margin: 2rem 0 .2rem; }
-p { margin: .2rem 0 .6rem; max-width: 60rem; } .note, .tick, .lane { color: var(--soft); }
-svg { display: block; width: 100%; height: auto; }
-text { font: 10px system-ui, sans-serif; fill: var(--ink); }
-.tick { text-anchor: middle; fill: var(--soft); } .lane { text-anchor: end; fill: var(--soft); }
-.grid { stroke: var(--grid); stroke-width: 1; }
-.queued { fill: var(--queued); background: var(--queued); }
-.prefill { fill: var(--prefill); background: var(--prefill); }
-.write { fill: var(--write); background: var(--write); }
-.granted { fill: var(--granted); background: var(--granted); }
-.ready { fill: var(--ready); background: var(--ready); }
-.decode { fill: var(--decode); background: var(--decode); }
-rect:hover { opacity: .7; }
-.legend { display: flex; flex-wrap: wrap; gap: .3rem 1.4rem; padding: 0; list-style: none; }
-.legend i { display: inline-block; width: .9rem; height: .9rem; border-radius: 2px;
-  margin-right: .4rem; vertical-align: -.12rem; }
-"""
 
 
 @attrs.frozen(kw_only=True)
@@ -74,10 +49,10 @@ class Moments:
 
 def write_timeline(result: DemoResult, path: Path) -> None:
     """Write the page. OSError where the file cannot be written."""
-    path.write_text(page(result), encoding="utf-8")
+    path.write_text(demo_page(result), encoding="utf-8")
 
 
-def page(result: DemoResult) -> str:
+def demo_page(result: DemoResult) -> str:
     """The page as text. Requests that failed are left out and counted."""
     moments = {mode: collect(result, mode) for mode in result.served}
     overall = max((_end_ms(found) for found in moments.values()), default=1.0)
@@ -90,13 +65,7 @@ def page(result: DemoResult) -> str:
         body.append("<p class='note'>The same requests, each from the end of its prefill:</p>")
         closing = [_handoff_row(one) for one in found]
         body.append(draw(closing, zoom, f"{HEADINGS[mode]}, from the end of the prefill"))
-    return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>kvxfer demo: timelines</title><style>{STYLE}</style></head>\n<body>"
-        + "\n".join(body)
-        + "</body></html>\n"
-    )
+    return page("kvxfer demo: timelines", body)
 
 
 def collect(result: DemoResult, mode: Mode) -> list[Moments]:
@@ -194,7 +163,6 @@ def _lanes(
 
 def _head(result: DemoResult) -> str:
     options = result.options
-    legend = "".join(f"<li><i class='{kind}'></i>{escape(text)}</li>" for kind, text in LEGEND)
     where = "two processes" if result.two_processes else "one process"
     return (
         "<h1>kvxfer demo: when the KV cache moved</h1>"
@@ -202,8 +170,7 @@ def _head(result: DemoResult) -> str:
         f"{escape(options.transport)} in {where}; P on {options.prefill_ranks}, D on "
         f"{options.decode_ranks} rank(s). Each request has a lane for P and one for D; the number "
         "after its name is its prompt length in tokens. The two orders took turns; the pauses in "
-        "which the other one ran are cut out. Hover over a bar for its times.</p>"
-        f"<ul class='legend'>{legend}</ul>"
+        "which the other one ran are cut out. Hover over a bar for its times.</p>" + legend(LEGEND)
     )
 
 

@@ -34,11 +34,17 @@ from kvxfer.driver.commands import (
 )
 from kvxfer.driver.config import AgentConfig
 from kvxfer.driver.leftovers import Closed, Leftover, leftovers_of
-from kvxfer.driver.loop import Loop
-from kvxfer.driver.pump import Pump, TraceRecord
-from kvxfer.driver.results import Result
+from kvxfer.driver.loop import Loop, clock_ms
+from kvxfer.driver.metered import metered
+from kvxfer.driver.pump import Pump
+from kvxfer.driver.results import Landed, Result
+from kvxfer.driver.watch import Meter, Outcomes, Watch
 from kvxfer.errors import BadValue, LocalFault
 from kvxfer.layout.geometry import BlockTable
+from kvxfer.record.files import RecordingFile, header_of
+from kvxfer.record.phases import READY
+from kvxfer.record.steps import Step
+from kvxfer.record.tap import Sink, Tap
 from kvxfer.transport.registry import open_transport
 
 STOP_S = 5.0
@@ -60,7 +66,7 @@ class Agent:
     incarnation: Incarnation = attrs.field(factory=lambda: _new_incarnation())
     address: tuple[str, int] | None = None
     """Where consumers dial, once started; None for an agent that only dials."""
-    _mailbox: deque[Command] = attrs.field(factory=deque)
+    _mailbox: deque[tuple[Command, float]] = attrs.field(factory=deque)
     _results: deque[Result] = attrs.field(factory=deque)
     _arrived: threading.Event = attrs.field(factory=threading.Event)
     _ready: threading.Event = attrs.field(factory=threading.Event)
@@ -73,6 +79,7 @@ class Agent:
     """The writer thread has done what `leftovers` or `quiesce` waits for, or is over."""
     _left: tuple[Leftover, ...] = ()
     _asleep: bool = False
+    _outcomes: Outcomes = attrs.field(factory=Outcomes)
     _pump: Pump | None = None
     _loop: Loop | None = None
     _token: trio.lowlevel.TrioToken | None = None
@@ -114,6 +121,7 @@ class Agent:
         lease_ms: int | None = None,
         tag: str = "",
         sealed: bool = True,
+        traceparent: str = "",
     ) -> None:
         """Tokens [0, token_count) are final; hold the blocks until Sent or Unsent.
 
@@ -128,6 +136,7 @@ class Agent:
                 lease_ms=lease_ms,
                 tag=tag,
                 sealed=sealed,
+                traceparent=traceparent,
             )
         )
 
@@ -186,6 +195,7 @@ class Agent:
         deadline_ms: int | None = None,
         tag: str = "",
         initiator: Initiator = Initiator.PRODUCER,
+        traceparent: str = "",
     ) -> None:
         """Have the tokens put into the blocks; Landed or Lost follows, then LetGo.
 
@@ -202,6 +212,7 @@ class Agent:
                 deadline_ms=deadline_ms,
                 tag=tag,
                 initiator=initiator,
+                traceparent=traceparent,
             )
         )
 
@@ -306,6 +317,9 @@ class Agent:
         taken: list[Result] = []
         while self._results:
             taken.append(self._results.popleft())
+            if isinstance(taken[-1], Landed) and self._pump is not None:
+                waited_ms = clock_ms() - taken[-1].told_ms
+                self._pump.watch.phases.histograms[READY].observe(waited_ms / 1e3)
         if self._failure is not None and not taken:
             raise AgentFailed(f"writer thread died: {self._failure!r}") from self._failure
         return taken
@@ -315,12 +329,27 @@ class Agent:
         return self._arrived.wait(timeout_s)
 
     def counters(self) -> Mapping[str, int]:
-        """Counters as of the writer thread's latest turn that moved something."""
+        """Counters as of the writer thread's latest turn; at most 100 ms old while it polls."""
         return self._counters
 
-    def events(self) -> list[TraceRecord]:
-        """The latest trace records, oldest first."""
-        return list(self._pump.trace) if self._pump is not None else []
+    def outcomes(self) -> Outcomes:
+        """What became of all transfers so far, of the same moment as `counters`."""
+        return self._outcomes
+
+    def events(self) -> list[Step]:
+        """The latest steps of all transfers, oldest first."""
+        return list(self._pump.watch.ring) if self._pump is not None else []
+
+    def transcript(self, transfer_id: TransferId) -> str:
+        """The last steps of one transfer as text, from the flight recorder."""
+        return self.watch.transcript_of(transfer_id)
+
+    @property
+    def watch(self) -> Watch:
+        """Outcomes, phases and costs so far, for kvxfer.observe."""
+        if self._pump is None:
+            raise LocalFault("the agent was not started: use Agent.start")
+        return self._pump.watch
 
     def close(self, timeout_s: float = 5.0) -> Closed:
         """Refuse new work, drain for at most `timeout_s`, tell the peers, end the thread.
@@ -369,7 +398,7 @@ class Agent:
             raise AgentFailed(f"writer thread died: {self._failure!r}") from self._failure
         if self._loop is None:
             raise LocalFault("the agent was not started: use Agent.start")
-        self._mailbox.append(command)
+        self._mailbox.append((command, clock_ms()))
         # After the append: a loop that is about to rest looks into the mailbox once more.
         if not self._loop.call():
             state = "asleep: call resume" if self._asleep else "closed"
@@ -397,14 +426,22 @@ class Agent:
             self._answered.set()
 
     async def _run(self) -> None:
+        # What was noted goes on over a sleep, which makes a new pump.
+        before = self._pump.watch if self._pump is not None else None
+        # The thread's time begins anew with the thread.
+        meter = Meter() if before is None else Meter(lag=before.meter.lag, turn=before.meter.turn)
         pump = Pump(
             config=self.config,
-            ops=open_transport(self.config.transport),
+            ops=metered(open_transport(self.config.transport), meter),
             incarnation=self.incarnation,
         )
+        if before is not None:
+            pump.watch = before
+        pump.watch.meter = meter
         listeners: list[trio.SocketListener] = []
         try:
             tls = self.config.tls.contexts() if self.config.tls is not None else None
+            pump.watch.tap = self._open_tap()
             listeners += await self._listen()
             self._pump = pump
             self._loop = Loop(
@@ -427,6 +464,19 @@ class Agent:
             self._publish(pump.counters())
             self._left = leftovers_of(pump.session)
             pump.close()
+            if pump.watch.tap is not None:
+                pump.watch.tap.close()
+
+    def _open_tap(self) -> Tap | None:
+        """Where the steps go besides our own memory; BadValue where that cannot be opened."""
+        config = self.config
+        sinks: list[Sink] = list(config.sinks)
+        if config.record_dir is not None:
+            life = (config.engine_id, config.shard.rank, config.role, self.incarnation)
+            sinks.append(RecordingFile.open(config.record_dir, header_of(*life)))
+        return (
+            Tap(sinks, config.logger, f"{threading.current_thread().name}-tap") if sinks else None
+        )
 
     async def _listen(self) -> list[trio.SocketListener]:
         if self.config.listen is None:
@@ -449,6 +499,8 @@ class Agent:
     def _publish(self, counters: dict[str, int]) -> None:
         before = self._counted_before
         self._counters = {key: n + before.get(key, 0) for key, n in counters.items()}
+        if self._pump is not None:
+            self._outcomes = self._pump.watch.outcomes(counters)
 
 
 def _new_incarnation() -> Incarnation:

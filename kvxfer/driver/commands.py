@@ -41,6 +41,8 @@ class Register:
     tag: str = ""
     """The engine's own name for the request; comes back in every result about it."""
     initiator: Initiator = Initiator.PRODUCER
+    traceparent: str = ""
+    """W3C trace context of the request; never on the wire, comes back in steps only."""
 
 
 @attrs.frozen(kw_only=True)
@@ -83,6 +85,8 @@ class Offer:
     lease_ms: int | None = None
     tag: str = ""
     sealed: bool = True
+    traceparent: str = ""
+    """As in Register."""
 
 
 @attrs.frozen(kw_only=True)

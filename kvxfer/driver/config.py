@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import attrs
 
@@ -20,6 +22,7 @@ from kvxfer.errors import BadValue
 from kvxfer.layout.choice import Costs
 from kvxfer.layout.geometry import Shard
 from kvxfer.limits import Limits, Timings
+from kvxfer.record.tap import Sink
 from kvxfer.transport.ops import Memory
 
 OFF_LOOPBACK = (
@@ -33,6 +36,9 @@ _AT_LEAST_ONE = (
     "messages_burst_max",
     "notices_per_turn_max",
 )
+RECORD_DIR: Final = "KVXFER_RECORD_DIR"
+"""Environment variable: a folder into which every agent of the process records itself."""
+STEPS_MAX: Final = 10_000_000
 
 
 @attrs.frozen(kw_only=True)
@@ -75,7 +81,15 @@ class AgentConfig:
     limits: Limits = attrs.field(factory=Limits)
     timings: Timings = attrs.field(factory=Timings)
     events_max: int = 100_000
-    """How many trace records are kept for timelines; the oldest leave first."""
+    """How many steps are kept for `Agent.events`; the oldest leave first."""
+    flight_transfers: int = 512
+    """Flight recorder: of so many transfers the last steps are kept; 0: of none."""
+    flight_steps: int = 64
+    """Flight recorder: so many steps of each."""
+    record_dir: Path | None = attrs.field(factory=lambda: _folder_of(RECORD_DIR))
+    """Where this agent writes its recording, a file of its own; None: it writes none."""
+    sinks: tuple[Sink, ...] = ()
+    """Further takers of every step, called in a thread of their own (kvxfer.observe.spans)."""
     logger: logging.Logger = attrs.field(factory=lambda: logging.getLogger("kvxfer"))
 
     def __attrs_post_init__(self) -> None:
@@ -89,6 +103,9 @@ class AgentConfig:
         for name in _AT_LEAST_ONE:
             if getattr(self.limits, name) < 1:
                 raise BadValue(f"limits.{name}", getattr(self.limits, name), "at least 1")
+        for name, low in (("flight_transfers", 0), ("flight_steps", 1), ("events_max", 0)):
+            if not low <= getattr(self, name) <= STEPS_MAX:
+                raise BadValue(name, getattr(self, name), f"from {low} to {STEPS_MAX}")
         areas = [(a.base, a.length) for a in self.shard.areas]
         if [(m.base, m.length) for m in self.memories] != areas:
             raise BadValue("memories", self.memories, f"the areas of the shard, {areas}")
@@ -111,6 +128,11 @@ class AgentConfig:
     def may_reach(self, host: str) -> bool:
         """May this agent talk to peers at this address?"""
         return self.authenticates or self.allow_unauthenticated or _loopback(host)
+
+
+def _folder_of(variable: str) -> Path | None:
+    text = os.environ.get(variable, "")
+    return Path(text) if text else None
 
 
 def _loopback(host: str) -> bool:

@@ -187,6 +187,7 @@ class Desk:
             elapsed_ms=now_ms - wanted.started_ms,
             bytes_read=wanted.bytes_read,
             descriptors=wanted.descriptors,
+            told_ms=now_ms,
         )
 
     def _sent(self, tell: fx.TellSent, now_ms: float) -> rs.Result:

@@ -33,6 +33,8 @@ CLOSE_S = 1.0
 POLL_MIN_S = 50e-6
 POLL_MAX_S = 2e-3
 """While the transport has to be polled the loop sleeps between these bounds, doubling."""
+PUBLISH_MS = 100.0
+"""While it only polls, the loop publishes its counters so often."""
 BACKLOG_BYTES_MAX = 64 << 20
 """A peer that does not read its control connection is cut off at this backlog."""
 
@@ -64,7 +66,8 @@ class Loop:
 
     pump: Pump
     listeners: list[trio.SocketListener]
-    mailbox: deque[Command]
+    mailbox: deque[tuple[Command, float]]
+    """Commands, each with the time at which the engine gave it."""
     deliver: Callable[[list[Result]], None]
     publish: Callable[[dict[str, int]], None]
     on_drained: Callable[[], None] = lambda: None
@@ -86,6 +89,7 @@ class Loop:
     _watched: bool = False
     """The transport wakes us by itself."""
     _signalled: bool = False
+    _published_ms: float = 0.0
     _turned: trio.Event = attrs.field(factory=trio.Event)
 
     def __attrs_post_init__(self) -> None:
@@ -166,7 +170,9 @@ class Loop:
             self._wake = trio.Event()
             now_ms = clock_ms()
             while self.mailbox:
-                self.pump.submit(self.mailbox.popleft(), now_ms)
+                command, given_ms = self.mailbox.popleft()
+                self.pump.watch.meter.lag.observe(max(0.0, now_ms - given_ms) / 1e3)
+                self.pump.submit(command, now_ms)
             turn = self.pump.turn(now_ms, signalled=self._signalled)
             self._signalled = False
             self._turned.set()
@@ -174,6 +180,9 @@ class Loop:
             if done():
                 return
             if turn.progressed:
+                meter = self.pump.watch.meter
+                meter.turn.observe((clock_ms() - now_ms) / 1e3)
+                meter.cpu_s = time.thread_time()
                 pause_s = POLL_MIN_S
                 await trio.lowlevel.checkpoint()
             else:
@@ -192,6 +201,9 @@ class Loop:
         self._resting = True
         if self.mailbox:
             self.wake()
+        # A timer or a command may have moved counters without moving anything else.
+        if until_s > POLL_MAX_S or clock_ms() - self._published_ms > PUBLISH_MS:
+            self._publish_counters()
         with trio.move_on_after(until_s):
             await self._wake.wait()
         self._resting = False
@@ -204,11 +216,15 @@ class Loop:
         for peer, host, port in turn.dials:
             self._nursery.start_soon(self._dial, peer, host, port)
         if turn.progressed:
-            self.publish(self.pump.counters())
+            self._publish_counters()
         if turn.results:
             self.deliver(turn.results)
         if turn.drained:
             self.on_drained()
+
+    def _publish_counters(self) -> None:
+        self._published_ms = clock_ms()
+        self.publish(self.pump.counters())
 
     # --- connections ---
 

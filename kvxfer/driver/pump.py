@@ -9,7 +9,6 @@ virtual time. Invariant: effects are carried out in the order of the batch.
 from __future__ import annotations
 
 import secrets
-from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
@@ -29,7 +28,6 @@ from kvxfer.core.ids import (
     Peer,
     PeerKey,
     Reason,
-    TransferId,
 )
 from kvxfer.core.messages import Done, Message
 from kvxfer.core.session import Session
@@ -42,6 +40,7 @@ from kvxfer.driver.mapping import edge_plans, part_plan, read_plan, wanted_bytes
 from kvxfer.driver.peers import Peers, RemotePeer
 from kvxfer.driver.posting import OpEvent, Poster
 from kvxfer.driver.staged import PartPlan, StagingBuffer
+from kvxfer.driver.watch import Watch
 from kvxfer.errors import BadValue, KvxferError, RemoteFault, TransportFault
 from kvxfer.status import Status
 from kvxfer.transport.caps import Caps
@@ -50,16 +49,6 @@ from kvxfer.wire.codec import UnknownMessage, decode
 
 COMPLETIONS_PER_POLL = 256
 NOTIFICATIONS_PER_POLL = 256
-
-
-@attrs.frozen(kw_only=True)
-class TraceRecord:
-    """One step of a transfer: `t_ms` on this agent's clock."""
-
-    t_ms: float
-    transfer_id: TransferId
-    attempt: int
-    step: str
 
 
 @attrs.define
@@ -93,7 +82,7 @@ class Pump:
     peers: Peers = attrs.field(init=False)
     poster: Poster = attrs.field(init=False)
     desk: Desk = attrs.field(init=False)
-    trace: deque[TraceRecord] = attrs.field(init=False)
+    watch: Watch = attrs.field(init=False)
     _ended: list[OpEvent] = attrs.field(factory=list)
     """Ends of READs that wait for a time taken after the poll that told of them."""
     _transport: int = 0
@@ -128,7 +117,7 @@ class Pump:
         self.poster = Poster(self.ops, self._transport, config.limits, self._claim)
         if config.staging is not None:
             self.poster.staging = StagingBuffer.of(config.staging, config.memories)
-        self.trace = deque(maxlen=config.events_max)
+        self.watch = Watch.of(config)
         self._completions = np.zeros(COMPLETIONS_PER_POLL, COMPLETION)
 
     def _open_transport(self) -> None:
@@ -177,6 +166,7 @@ class Pump:
         self._now_ms = now_ms
         # The book and the core agree only while nothing that was asked waits to be carried out.
         self._carry_out()
+        self.watch.asked(command, now_ms)
         self.session.handle(self.desk.event_of(command, now_ms), int(now_ms))
         self._carry_out()
 
@@ -384,11 +374,12 @@ class Pump:
                     self._op_event(event)
             case fx.TellLanded() | fx.TellLost() | fx.TellLetGo() | fx.TellSent() | fx.TellUnsent():
                 result = self.desk.result_of(effect, self.session, self._now_ms)
+                self.watch.told(result, self._now_ms)
                 self._turn.results.append(result)
             case fx.TellDrained():
                 self._turn.drained = True
             case fx.Trace():
-                self._trace(effect)
+                self.watch.traced(effect, self._now_ms)
             case _:
                 assert_never(effect)
 
@@ -486,26 +477,26 @@ class Pump:
         wanted.descriptors += plan.descriptor_count
         self.poster.add(effect, remote, PartPlan.of(plan), None)
 
-    def _trace(self, effect: fx.Trace) -> None:
-        record = TraceRecord(
-            t_ms=self._now_ms,
-            transfer_id=effect.transfer_id,
-            attempt=effect.attempt,
-            step=effect.step,
-        )
-        self.trace.append(record)
-        self.config.logger.debug(
-            "%s %s attempt %d", effect.step, effect.transfer_id, effect.attempt
-        )
-
     # --- views ---
 
     def counters(self) -> dict[str, int]:
         """Plain numbers, taken between turns."""
-        counts = dict(self.session.ctx.counters)
+        counts: dict[str, int] = dict(self.session.ctx.counters)
+        got, given = self.session.consumer, self.session.producer
         counts["live"] = self.session.live()
-        counts["quarantined"] = self.session.consumer.quarantined()
+        counts["quarantined"] = got.quarantined()
         counts["links"] = len(self.session.ctx.links)
+        ends = counts.get("landed", 0) + counts.get("lost", 0) + counts.get("cancelled", 0)
+        counts["consumer_live"] = counts.get("registered", 0) - ends
+        ends = counts.get("sent", 0) + counts.get("unsent", 0)
+        counts["producer_live"] = counts.get("offered", 0) - ends
+        counts["registrations_held"] = len(got.registrations)
+        counts["sources_held"] = len(given.sources)
+        counts["grants_held"] = len(given.sends)
+        counts["loans_held"] = given.lenders.lent
+        counts["operations_open"] = len(self.session.operations.table)
+        counts["writer_cpu_us"] = int(self.watch.meter.cpu_s * 1e6)
+        counts["posting_cpu_us"] = int(self.watch.meter.post_cpu_s * 1e6)
         counts["bytes_written"] = self.poster.bytes_posted
         counts["descriptors_posted"] = self.poster.descriptors_posted
         counts["bytes_read"] = self.poster.bytes_read

@@ -25,6 +25,8 @@ class Landed:
     bytes_read: int = 0
     descriptors: int = 0
     """What this side read itself, and in how many ranges; 0 where the producers wrote."""
+    told_ms: float = 0.0
+    """When, on this side's monotonic clock."""
 
 
 @attrs.frozen(kw_only=True)

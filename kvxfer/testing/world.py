@@ -93,6 +93,8 @@ class World:
             listen=("127.0.0.1", 0) if role & Role.PRODUCER else None,
             part_tokens=self.part_tokens,
             part_layers=self.part_layers,
+            # Failures are meant here: no transcripts in the log.
+            flight_transfers=0,
             limits=self.limits,
             timings=self.timings,
         )

@@ -70,6 +70,7 @@ def test_core_imports_attrs_and_the_standard_library_alone() -> None:
     [
         ("import kvxfer", ("trio", "numpy", "torch", "cbor2")),
         ("import kvxfer.core.session", ("trio", "numpy", "torch", "cbor2")),
+        ("import kvxfer.observe", ("prometheus_client", "opentelemetry", "trio")),
         ("import kvxfer_nixl", ("nixl", "torch", "trio")),
         ("import kvxfer_vllm", ("vllm", "torch", "nixl", "trio")),
         ("import kvxfer.cli", ("trio", "numpy", "rich")),

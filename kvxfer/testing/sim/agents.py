@@ -22,9 +22,11 @@ from kvxfer.driver import commands as cmd
 from kvxfer.layout.geometry import Shard
 from kvxfer.layout.orders import engine_shards
 from kvxfer.limits import Limits, Timings
+from kvxfer.record.transcript import words
 from kvxfer.status import Status
 from kvxfer.testing.between import Violation
 from kvxfer.testing.engines import Pool, ToyConsumer, ToyProducer
+from kvxfer.testing.outcomes import check_outcomes
 from kvxfer.testing.sim.run import Broken, SeedResult
 from kvxfer.testing.world import Bytes, Node, World
 from kvxfer.transport.faults import Action, Drop, Duplicate, Fail, Hold, Refuse
@@ -194,6 +196,8 @@ class AgentsRun:
     def _past(self, until_ms: float) -> bool:
         """Engines look at every step, so that a wrong byte is found where it was written."""
         self.bench.collect()
+        for node in self.bench.world.nodes.values():
+            check_outcomes(node.pump)
         return self.bench.world.now_ms > until_ms
 
     def _release(self) -> None:
@@ -224,6 +228,8 @@ class AgentsRun:
         if not bench.tables_empty():
             raise Violation("L1: tables are not empty")
         bench.consumer.check_watched()
+        for node in bench.world.nodes.values():
+            check_outcomes(node.pump)
         self.hits["landed"] += len(bench.consumer.landed)
         for reason in bench.consumer.lost.values():
             self.hits[f"lost: {reason.name}"] += 1
@@ -240,9 +246,9 @@ class AgentsRun:
 
     def _broken(self, rule: str) -> Broken:
         records = [
-            f"{record.t_ms:12.3f} ms  {name:<6} {record.step} {record.transfer_id} {record.attempt}"
+            f"{record.t_ms:12.3f} ms  {name:<6} {record.transfer_id} {words(record)}"
             for name, node in self.bench.world.nodes.items()
-            for record in list(node.pump.trace)[-30:]
+            for record in list(node.pump.watch.ring)[-30:]
         ]
         return Broken(
             seed=self.seed,

@@ -103,13 +103,13 @@ def interrupt_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C when the second request of push has been answered."""
     right: Callable[..., DemoResult] = run.run_demo
 
-    def interrupted(options: DemoOptions, progress: run.Progress) -> DemoResult:
+    def interrupted(options: DemoOptions, progress: run.Progress, record: str) -> DemoResult:
         def then_stop(phase: str, done: int) -> None:
             progress(phase, done)
             if (phase, done) == ("push", 2):
                 signal.raise_signal(signal.SIGINT)
 
-        return right(options, then_stop)
+        return right(options, then_stop, record)
 
     monkeypatch.setattr(run, "run_demo", interrupted)
 

@@ -265,7 +265,7 @@ def test_an_offer_after_the_end_of_reading_is_not_begun() -> None:
     assert [e.op for e in stopped if isinstance(e, fx.StopOp)] == [post.op]
     assert not [e for e in stopped if isinstance(e, fx.Post)]
     edge = next(iter(consumer.consumer.registrations.values())).edges[P1]
-    assert not consumer.consumer.readers.may_post(edge)
+    assert not consumer.consumer.readers.may_post(edge, post.part)
 
 
 # --- producer ---
@@ -411,7 +411,7 @@ def test_a_send_that_stopped_may_not_post() -> None:
     (send,) = producer.producer.sends.values()
     producer.claim(post.op, 0)
     producer.receive(link, Cancel(header=header(), reason=Reason.NONE), 0)
-    assert not producer.producer.senders.may_post(send)
+    assert not producer.producer.senders.may_post(send, post.part)
     ended = ev.OpEnded(op=post.op, done=False, quiet=True, reason=Reason.NONE)
     producer.handle(ended, 0)
     assert isinstance(sent(producer)[-1], Cancelled)

@@ -11,13 +11,13 @@ import attrs
 import pytest
 
 from kvxfer.cli.demo_table import request_table, summary_table
-from kvxfer.demo.chart import Bar, Row, draw, tick_ms
 from kvxfer.demo.reports import EngineState, Finished, Prefilled, Released, Step
 from kvxfer.demo.result import DemoResult
 from kvxfer.demo.sequence import Prompt
 from kvxfer.demo.served import Served
-from kvxfer.demo.timeline import collect, page, write_timeline
+from kvxfer.demo.timeline import collect, demo_page, write_timeline
 from kvxfer.demo.workload import DemoOptions, Mode
+from kvxfer.observe.chart import Bar, Row, draw, tick_ms
 
 IDLE = EngineState(blocks_held=0, live=0, quarantined=0)
 ANSWER = (5, 6)
@@ -147,7 +147,7 @@ def test_a_write_spans_all_ranks() -> None:
 
 
 def test_the_page_is_whole_and_names_no_address() -> None:
-    text = page(result())
+    text = demo_page(result())
     charts = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
     assert len(charts) == 4
     for chart in charts:
@@ -162,15 +162,15 @@ def test_the_page_is_whole_and_names_no_address() -> None:
 
 def test_bars_stand_where_the_records_say() -> None:
     """Prefill from 102 to 120 ms, arrival at 100: 2 to 20 ms on the axis."""
-    assert "request 0, prefill: 2.00 to 20.00 ms (18.00 ms)" in page(result())
+    assert "request 0, prefill: 2.00 to 20.00 ms (18.00 ms)" in demo_page(result())
     # From the end of the prefill on: the write starts half a millisecond later.
-    assert "request 0, write: 0.50 to 3.00 ms (2.50 ms)" in page(result())
+    assert "request 0, write: 0.50 to 3.00 ms (2.50 ms)" in demo_page(result())
 
 
 def test_a_failed_request_is_left_out_and_counted() -> None:
     failed = result()
     failed.served[Mode.PUSH][0].finished = None
-    text = page(failed)
+    text = demo_page(failed)
     assert "1 not served and left out" in text
     assert len(collect(failed, Mode.PUSH)) == 2
 

@@ -22,7 +22,7 @@ from kvxfer.demo.reports import EngineDied, Prefilled, Report
 from kvxfer.demo.run import phases, run_demo
 from kvxfer.demo.sequence import Prompt
 from kvxfer.demo.setup import EngineSetup
-from kvxfer.demo.timeline import collect, page
+from kvxfer.demo.timeline import collect, demo_page
 from kvxfer.demo.workload import DemoOptions, Mode
 from kvxfer.errors import BadValue
 
@@ -102,8 +102,8 @@ def test_times_are_in_order_and_pull_registers_after_the_prefill() -> None:
             assert d.admitted_ms <= d.landed_ms <= d.first_token_ms <= d.last_token_ms
             if mode is Mode.PULL:
                 assert d.admitted_ms >= p.stop_ms
-    assert "request 3, write" in page(result)
-    assert "request 3, read" in page(result)
+    assert "request 3, write" in demo_page(result)
+    assert "request 3, read" in demo_page(result)
 
 
 def test_only_pull_reads_and_only_streams_begin_before_the_prefill_ends() -> None:
