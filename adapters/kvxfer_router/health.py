@@ -68,7 +68,7 @@ class Health:
     check_good: bool | None = None
     """The last check's result; None before the first."""
     _next_pause_s: float = attrs.field(init=False)
-    _until_s: float = 0.0
+    until_s: float = 0.0
     _failed_legs: int = 0
     _failed_checks: int = 0
 
@@ -77,7 +77,7 @@ class Health:
 
     def admits(self, now_s: float, open_requests: int) -> bool:
         """True if a request may be sent now, while `open_requests` of ours are open there."""
-        if self.state is State.OUT and now_s >= self._until_s and self.check_good is not False:
+        if self.state is State.OUT and now_s >= self.until_s and self.check_good is not False:
             self._fire(Event.PAUSE_OVER, now_s)
         return self.state is State.UP or (self.state is State.TRIAL and open_requests == 0)
 
@@ -102,7 +102,7 @@ class Health:
     def _fire(self, event: Event, now_s: float) -> None:
         before, self.state = self.state, TABLE[self.state, event]
         if self.state is State.OUT and before is not State.OUT:
-            self._until_s = now_s + self._next_pause_s
+            self.until_s = now_s + self._next_pause_s
             self._next_pause_s = min(2 * self._next_pause_s, self.pause_s_max)
             self._failed_legs = 0
         elif self.state is State.UP and before is State.TRIAL:

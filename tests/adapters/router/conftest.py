@@ -229,6 +229,18 @@ class Pair:
         pool = fleet.prefill if fake in self.prefills else fleet.decode
         await check_once(pool, self.engines[fake.url], self.shared.session, TEST_BOUND_S)
 
+    async def take_out(self, fake: FakeEngine) -> None:
+        """This engine is left out from now on: its checks fail."""
+        await self.until_checked()
+        fake.health_status = 503
+        for _ in range(self.shared.config.failures_max):
+            await self.check(fake)
+
+    async def samples_of_metrics(self) -> dict[str, float]:
+        """What GET /metrics tells."""
+        async with self.client.get(self.url + "/metrics") as response:
+            return parse_samples(await response.text())
+
     async def until_checked(self) -> None:
         """Wait until the check at the start of each engine has ended."""
         while any(engine.health.check_good is None for engine in self.engines.values()):
