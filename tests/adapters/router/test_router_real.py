@@ -1,0 +1,175 @@
+"""The router before real vLLM engines, two of each kind, two of which are killed on the way.
+
+Needs vLLM, 14 GB of memory and minutes. Every answer, however it came, must be the one that
+an engine of its own gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import aiohttp
+import attrs
+import pytest
+
+from kvxfer_vllm.pd import engines, processes
+from kvxfer_vllm.pd.check import ANSWER_TOKENS, references
+from kvxfer_vllm.pd.client import COMPLETIONS, Client, completion, tokens_of
+from kvxfer_vllm.pd.engines import EngineSpec, Stack, Tuning
+from kvxfer_vllm.pd.metrics import BY_SOURCE, EXTERNAL
+from kvxfer_vllm.pd.model import ModelShape, write_model
+from kvxfer_vllm.pd.pair import START_S, WARM_TOKENS, Setting, fresh_engine_id
+from kvxfer_vllm.pd.ports import LOOPBACK, pick_ports
+from kvxfer_vllm.pd.processes import Program, Running, Supervisor
+from kvxfer_vllm.pd.prompts import check_prompts, prompt
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
+
+PROMPTS = 16
+
+
+@attrs.define
+class Fleet:
+    """Real engines, the router before them, and what each was started as."""
+
+    setting: Setting
+    router_url: str = ""
+    running: dict[str, Running] = attrs.field(factory=dict)
+
+    async def start(self, *specs: EngineSpec) -> None:
+        setting = self.setting
+        for spec in specs:
+            what = engines.program(spec, Stack(), Tuning(), setting.model, os.environ, setting.run)
+            self.running[spec.name] = setting.supervisor.start(what)
+        await asyncio.gather(*(self.until_up(spec.name, spec.url) for spec in specs))
+        for spec in specs:
+            warm = completion(prompt(WARM_TOKENS, "warm-up"), 4)
+            assert (await setting.client.complete(spec.url, warm)).good
+            processes.pin(self.running[spec.name].pid, os.sched_getaffinity(0))
+
+    async def start_router(self, file: Path, *options: str) -> None:
+        port = pick_ports(1)[0]
+        argv = [sys.executable, "-m", "kvxfer_router", "--port", str(port)]
+        argv += ["--engines", str(file), "--check-s", "1", *options]
+        log = self.setting.run / "router.log"
+        program = Program(name="router", argv=argv, env=dict(os.environ), log=log)
+        self.running["router"] = self.setting.supervisor.start(program)
+        self.router_url = f"http://{LOOPBACK}:{port}"
+        await self.until_up("router", self.router_url)
+
+    async def until_up(self, name: str, url: str) -> None:
+        async with asyncio.timeout(START_S):
+            while not await self.setting.client.is_up(url):
+                assert self.running[name].alive(), name
+                await asyncio.sleep(0.25)
+
+    async def answers(
+        self, mode: str, prompts: Sequence[Sequence[int]], then: Callable[[], None] | None = None
+    ) -> list[tuple[int, ...]]:
+        """Tokens of all prompts, 4 at a time; `then` happens when a quarter has been answered."""
+        limit, answered = asyncio.Semaphore(4), 0
+
+        async def ask(session: aiohttp.ClientSession, token_ids: Sequence[int]) -> tuple[int, ...]:
+            nonlocal answered
+            body = completion(token_ids, ANSWER_TOKENS)
+            headers = {"X-Kvxfer-Mode": mode}
+            async with (
+                limit,
+                session.post(self.router_url + COMPLETIONS, json=body, headers=headers) as told,
+            ):
+                text = await told.text()
+            answered += 1
+            if then is not None and answered == len(prompts) // 4:
+                then()
+            assert told.status == 200, text
+            return tokens_of(text)
+
+        async with aiohttp.ClientSession() as session:
+            return list(await asyncio.gather(*(ask(session, one) for one in prompts)))
+
+    async def counted(self, name: str) -> float:
+        """A counter of the router, over all its labels."""
+        return (await self.setting.client.metrics(self.router_url)).value(f"kvxfer_router_{name}")
+
+    async def external_tokens(self, *specs: EngineSpec) -> list[float]:
+        """Prompt tokens that these engines were given, and did not compute."""
+        for spec in specs:
+            # A step behind the others publishes their counters.
+            assert (await self.setting.client.complete(spec.url, completion([1], 1))).good
+        snapshots = [await self.setting.client.metrics(spec.url) for spec in specs]
+        return [one.value(BY_SOURCE, source=EXTERNAL) for one in snapshots]
+
+
+def fleet_file(path: Path, prefills: Sequence[EngineSpec], decodes: Sequence[EngineSpec]) -> Path:
+    """The engines as the router reads them."""
+    lines = []
+    for spec in prefills:
+        lines += ["[[prefill]]", f'url = "{spec.url}"', f'engine_id = "{spec.engine_id}"']
+        lines += [f'kv_host = "{LOOPBACK}"', f"kv_port = {spec.kv_port}"]
+    for spec in decodes:
+        lines += ["[[decode]]", f'url = "{spec.url}"']
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def specs_of() -> list[EngineSpec]:
+    """A plain engine, two of P, two of D."""
+    roles = {"R": None, "P0": "kv_producer", "P1": "kv_producer"}
+    roles |= {"D0": "kv_consumer", "D1": "kv_consumer"}
+    ports = iter(pick_ports(2 * len(roles)))
+    return [
+        EngineSpec(
+            name=name,
+            port=next(ports),
+            role=role,
+            engine_id=fresh_engine_id(name),
+            kv_port=next(ports),
+        )
+        for name, role in roles.items()
+    ]
+
+
+def test_two_of_each_answer_as_one_engine_does(tmp_path: Path) -> None:
+    asyncio.run(asyncio.wait_for(play(tmp_path), 1400))
+
+
+async def play(run: Path) -> None:
+    shape = ModelShape()
+    write_model(run / "model", shape)
+    with Supervisor() as supervisor:
+        async with Client.open() as client:
+            setting = Setting(
+                supervisor=supervisor, client=client, model=run / "model", run=run, say=print
+            )
+            await check(Fleet(setting), run)
+
+
+async def check(fleet: Fleet, run: Path) -> None:
+    prompts = check_prompts(PROMPTS, "router")
+    alone, *pairs = specs_of()
+    prefills, decodes = pairs[:2], pairs[2:]
+    await fleet.start(alone)
+    expected = await references(fleet.setting, alone.url, prompts)
+    fleet.setting.supervisor.end(fleet.running.pop("R"))
+    await fleet.start(*prefills, *decodes)
+    await fleet.start_router(
+        fleet_file(run / "fleet.toml", prefills, decodes), "--on-prefill-failure", "fail"
+    )
+    given = [0.0, 0.0]
+    for mode in ("push", "pull", "auto"):
+        assert await fleet.answers(mode, prompts) == expected, mode
+        before, given = given, await fleet.external_tokens(*decodes)
+        moved = [now - then for now, then in zip(given, before, strict=True)]
+        assert sum(moved) == sum(len(one) for one in prompts), mode
+        assert all(moved), "both D were given some"
+    assert await fleet.counted("retries_total") == 0
+    for victim in ("P0", "D0"):
+        killed = fleet.running[victim].kill
+        assert await fleet.answers("push", prompts, then=killed) == expected, victim
+    assert await fleet.counted("retries_total") > 0
+    assert await fleet.counted("dispatches_total") == 5 * PROMPTS
+    assert await fleet.counted("dispatches_live") == 0
