@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from kvxfer_router import Mode
+from kvxfer_router.prompts import prompt_of
 
 BODY = {"model": "tiny", "prompt": "one two three", "max_tokens": 8}
 ERROR = {"error": {"message": "told by the engine", "code": 500}}
@@ -94,6 +95,18 @@ async def test_push_a_p_that_is_down_ends_d_s_leg_and_both_begin_anew(
             assert first.outcome == "closed"
             assert names(first)[0] != names(last)[0]
             assert names(first)[1] != names(last)[1]
+
+
+@pytest.mark.parametrize("mode", [Mode.PUSH, Mode.PULL])
+async def test_an_engine_that_is_down_is_asked_once_however_good_it_looks(
+    fleet: Any, down_url: str, mode: Mode
+) -> None:
+    async with fleet(mode, d_count=2, decode_urls=(down_url,)) as net:
+        long = {**BODY, "prompt": "a long system prompt " * 100}
+        down = net.engines[down_url]
+        net.shared.dispatcher.fleet.decode.prefixes.learn(prompt_of("/v1/completions", long), down)
+        assert await net.post(long) == (200, FROM_D)
+        assert (await net.samples())["leg_failures_total unreachable decode"] == 1
 
 
 D_FAILURES = ["status", "broken", "event"]
