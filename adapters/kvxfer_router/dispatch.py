@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from kvxfer_router.config import Mode, OnPrefillFailure, RouterConfig
-from kvxfer_router.engine import FailureKind, LegFailed, end_tasks
+from kvxfer_router.engine import FailureKind, Leg, LegFailed, end_tasks
 from kvxfer_router.exchange import Exchanges
 from kvxfer_router.intake import ClientCall, Refused
 from kvxfer_router.legs import (
@@ -133,7 +133,7 @@ class Dispatcher:
             return await self._push(run)
         if run.order == PULL:
             return await self._pull(run)
-        return await self._decode(run, lambda: run.call.body)
+        return await self._decode(run, self._exchanges.open(run, DECODE), lambda: run.call.body)
 
     async def _push(self, run: Run) -> Answer:
         """Both legs at once; D is chosen before P has computed anything.
@@ -142,16 +142,16 @@ class Dispatcher:
         It is only cut short where the router has something better: another P, or, for a P
         that was never reached and cannot tell anybody, the plain request.
         """
-        leg = self._exchanges.open(run, PREFILL, known=True)
-        coordinates = leg.engine.coordinates
+        p_leg = self._exchanges.open(run, PREFILL, known=True)
+        d_leg = self._exchanges.open(run, DECODE)
+        coordinates = p_leg.engine.coordinates
         assert coordinates is not None
-        run.prefill = prefill = asyncio.create_task(self._exchanges.prefill(run, leg))
-        run.decode = decode = asyncio.create_task(
-            self._decode(
-                run,
-                lambda: push_decode_body(run.call.path, run.call.body, run.names, coordinates),
-            )
-        )
+
+        def body() -> Body:
+            return push_decode_body(run.call.path, run.call.body, run.names, coordinates)
+
+        run.prefill = prefill = asyncio.create_task(self._exchanges.prefill(run, p_leg))
+        run.decode = decode = asyncio.create_task(self._decode(run, d_leg, body))
         await asyncio.wait({prefill, decode}, return_when=asyncio.FIRST_COMPLETED)
         if not decode.done():
             failed = prefill.result()
@@ -166,8 +166,10 @@ class Dispatcher:
 
     async def _pull(self, run: Run) -> Answer:
         """P first; then D is chosen, and given what P answered."""
+        # Without any D, P would compute and hold what nobody fetches.
+        self._exchanges.choose(run, DECODE)
         while True:
-            leg = self._exchanges.open(run, PREFILL, known=False)
+            leg = self._exchanges.open(run, PREFILL)
             result = await self._exchanges.prefill(run, leg)
             if isinstance(result, Prefilled):
                 break
@@ -179,18 +181,20 @@ class Dispatcher:
             self._exchanges.note_failed(run, leg.engine, failed)
             raise failed
         return await self._decode(
-            run, lambda: pull_decode_body(run.call.body, params, run.names.transfer_id)
+            run,
+            self._exchanges.open(run, DECODE),
+            lambda: pull_decode_body(run.call.body, params, run.names.transfer_id),
         )
 
-    async def _decode(self, run: Run, body: Callable[[], Body]) -> Answer:
+    async def _decode(self, run: Run, leg: Leg, body: Callable[[], Body]) -> Answer:
         """The D leg up to the first bytes of its body."""
         while True:
-            leg = self._exchanges.open(run, DECODE, known=False)
             try:
                 return await self._exchanges.decode(run, leg, body())
             except LegFailed as failed:
                 if not self._renew(run, failed):
                     raise
+            leg = self._exchanges.open(run, DECODE)
 
     def _renew(self, run: Run, failed: LegFailed) -> bool:
         """Replace an engine that could not be reached, within the round, where there is another.

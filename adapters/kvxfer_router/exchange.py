@@ -37,11 +37,10 @@ class Exchanges:
         self._session = session
         self._metrics = metrics
 
-    def open(self, run: Run, name: str, *, known: bool) -> Leg:
-        """Choose the engine of a leg and take a seat there; nothing is sent yet.
+    def choose(self, run: Run, name: str, *, known: bool = False) -> Engine:
+        """The engine of a leg that would open now. Raises LegFailed where none may be asked.
 
-        `known`: only an engine whose coordinates are known. Raises LegFailed where none may
-        be asked.
+        `known`: only an engine whose coordinates are known.
         """
         pool = run.pool_of(name)
         engine = pool.choose(run.call.prompt, time.monotonic(), run.failed, known=known)
@@ -49,8 +48,14 @@ class Exchanges:
             failed = LegFailed(name, FailureKind.NO_ENGINE, f"no {name} engine is healthy")
             self._note(run, failed)
             raise failed
+        return engine
+
+    def open(self, run: Run, name: str, *, known: bool = False) -> Leg:
+        """Choose the engine of a leg and take a seat there; nothing is sent yet."""
+        engine = self.choose(run, name, known=known)
         run.asked[name] = engine
-        leg = Leg(name, engine, pool.take(engine, run.call.prompt), self._session)
+        seat = run.pool_of(name).take(engine, run.call.prompt)
+        leg = Leg(name, engine, seat, self._session)
         run.legs.append(leg)
         return leg
 

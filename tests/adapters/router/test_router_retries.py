@@ -270,6 +270,7 @@ async def test_without_any_d(fleet: Any, mode: Mode) -> None:
         status, answer = await net.post(BODY)
         assert status == 503
         assert "no decode engine" in answer["error"]["message"]
+        assert net.prefill.exchanges == [], "it would hold what nobody fetches"
 
 
 async def test_a_d_that_fails_again_and_again_is_left_out_and_tried_again(fleet: Any) -> None:
