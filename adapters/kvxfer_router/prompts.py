@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -45,17 +46,21 @@ def prompt_of(path: str, body: Mapping[str, Any]) -> Prompt:
     """The prompt of a client's body, whatever its form; never raises."""
     prompt = body.get("messages") if path == CHAT else body.get("prompt")
     if isinstance(prompt, list) and prompt and type(prompt[0]) is int:
-        text = b"".join(_id_bytes(item) for item in prompt)
-    elif isinstance(prompt, str):
+        named = _id_bytes(prompt[: BLOCKS_MAX * BLOCK_TOKENS])
+        return Prompt(size_tokens=len(prompt), blocks=_names(named, body))
+    if isinstance(prompt, str):
         text = prompt.encode("utf-8", "surrogatepass")
     else:
         text = b"".join(_parts(prompt))
     return Prompt(size_tokens=-(-len(text) // BYTES_PER_TOKEN), blocks=_names(text, body))
 
 
-def _id_bytes(token_id: object) -> bytes:
-    number = token_id if type(token_id) is int else 0
-    return (number & 0xFFFFFFFF).to_bytes(BYTES_PER_TOKEN, "little")
+def _id_bytes(token_ids: list[Any]) -> bytes:
+    """4 bytes for each; what is no list of token ids gets no name, D will refuse it."""
+    try:
+        return array("i", token_ids).tobytes()
+    except (TypeError, OverflowError):
+        return b""
 
 
 def _parts(prompt: object) -> Iterator[bytes]:

@@ -42,6 +42,12 @@ def test_token_ids_count_one_by_one() -> None:
     assert shared(one, text([*ids[: BLOCK_TOKENS + 1], 999])) == 1
 
 
+@pytest.mark.parametrize("odd", [1 << 40, "text", None, 1.5])
+def test_a_list_that_is_no_list_of_ids_has_a_size_and_no_names(odd: object) -> None:
+    one = text([*range(200), odd])
+    assert (one.size_tokens, one.blocks) == (201, ())
+
+
 def test_the_next_turn_of_a_conversation_begins_with_the_last_one() -> None:
     turn = [{"role": "system", "content": "s" * 600}, {"role": "user", "content": "u" * 600}]
     one = prompt_of(CHAT, {"messages": turn})
