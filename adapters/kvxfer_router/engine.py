@@ -97,6 +97,11 @@ class LegFailed(Exception):
             return self.status in UNAVAILABLE
         return self.kind not in (FailureKind.ANSWER, FailureKind.NO_ENGINE)
 
+    @property
+    def may_be_the_kv(self) -> bool:
+        """True where D failed by itself or for want of P's KV: vLLM tells both in the same way."""
+        return self.kind is FailureKind.STATUS and self.status >= 500 and not self.accuses
+
 
 def failure_of(leg: str, error: BaseException) -> LegFailed:
     """Name an error of the HTTP client. Connecting is told from everything later."""

@@ -82,16 +82,15 @@ class Run:
     def to_replace(self, failed: LegFailed, now_s: float) -> list[str]:
         """The legs that another round would send elsewhere; empty: no other round.
 
-        A D that answers with an error may have failed by itself or for want of P's KV, so
-        both may be at fault. A leg that could not be sent costs no retry: nothing has
-        worked on the request, and the number of engines bounds it.
+        Where D's error may be the KV of P, both are. A leg that could not be sent costs no
+        retry: nothing has worked on the request, and the number of engines bounds it.
         """
         if not failed.repeatable:
             return []
         if failed.kind is not FailureKind.UNREACHABLE and not self.retries_left:
             return []
         suspects = [failed.leg]
-        if failed.leg == DECODE and failed.kind is FailureKind.STATUS and self.order != DECODE:
+        if failed.leg == DECODE and failed.may_be_the_kv and self.order != DECODE:
             suspects.append(PREFILL)
         return [leg for leg in suspects if leg in self.asked and self.can_replace(leg, now_s)]
 

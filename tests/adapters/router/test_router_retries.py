@@ -219,9 +219,20 @@ async def test_a_wrong_request_goes_nowhere_else(fleet: Any, mode: Mode) -> None
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_d_without_room_sends_the_request_to_another(fleet: Any, status: int) -> None:
-    async with fleet(Mode.PULL, d_count=2) as net:
+    """P did well, and has the prompt in its cache now: it is asked again."""
+    async with fleet(Mode.PULL, p_count=2, d_count=2) as net:
         net.decodes[0].behave = net.reply(ERROR, status=status)
-        assert await net.post(BODY) == (200, FROM_D)
+        long = {**BODY, "prompt": "a long system prompt " * 100}
+        assert await net.post(long) == (200, FROM_D)
+        assert [len(prefill.exchanges) for prefill in net.prefills] == [2, 0]
+
+
+async def test_a_d_that_fails_for_a_reason_unknown_gets_another_p_too(fleet: Any) -> None:
+    async with fleet(Mode.PULL, p_count=2, d_count=2) as net:
+        net.decodes[0].behave = net.reply(ERROR, status=500)
+        long = {**BODY, "prompt": "a long system prompt " * 100}
+        assert await net.post(long) == (200, FROM_D)
+        assert [len(prefill.exchanges) for prefill in net.prefills] == [1, 1]
 
 
 async def test_after_the_first_token_nothing_is_tried_again(fleet: Any) -> None:
