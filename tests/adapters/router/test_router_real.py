@@ -18,7 +18,7 @@ import pytest
 
 from kvxfer_vllm.pd import engines, processes
 from kvxfer_vllm.pd.check import ANSWER_TOKENS, references
-from kvxfer_vllm.pd.client import COMPLETIONS, Client, completion, tokens_of
+from kvxfer_vllm.pd.client import COMPLETIONS, MODEL_NAME, Client, completion, tokens_of
 from kvxfer_vllm.pd.engines import EngineSpec, Stack, Tuning
 from kvxfer_vllm.pd.metrics import BY_SOURCE, EXTERNAL
 from kvxfer_vllm.pd.model import ModelShape, write_model
@@ -30,6 +30,8 @@ from kvxfer_vllm.pd.prompts import check_prompts, prompt
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 PROMPTS = 12
+SOURCE = "KVXFER_VLLM_SOURCE"
+"""Folder of vLLM's source distribution: where it is given, vLLM's own proxies are run, too."""
 COUNTED_S = 60.0
 UP_S = 600.0
 """Four engines that start at once on two busy cores need long."""
@@ -64,16 +66,28 @@ class Fleet:
         self.router_url = f"http://{LOOPBACK}:{port}"
         await self.until_up("router", self.router_url)
 
-    async def until_up(self, name: str, url: str) -> None:
-        async with asyncio.timeout(UP_S):
-            while not await self.setting.client.is_up(url):
+    async def start_other(self, name: str, url: str, path: str, argv: list[str]) -> None:
+        """A proxy that is not ours."""
+        log = self.setting.run / f"{name}.log"
+        program = Program(name=name, argv=[sys.executable, *argv], env=dict(os.environ), log=log)
+        self.running[name] = self.setting.supervisor.start(program)
+        await self.until_up(name, url, path)
+
+    async def until_up(self, name: str, url: str, path: str = "/health") -> None:
+        async with asyncio.timeout(UP_S), aiohttp.ClientSession() as session:
+            while not await answers(session, url + path):
                 assert self.running[name].alive(), name
                 await asyncio.sleep(0.25)
 
     async def answers(
-        self, mode: str, prompts: Sequence[Sequence[int]], then: Callable[[], None] | None = None
+        self,
+        mode: str,
+        prompts: Sequence[Sequence[int]],
+        then: Callable[[], None] | None = None,
+        url: str = "",
     ) -> list[tuple[int, ...]]:
         """Tokens of all prompts, 4 at a time; `then` happens when a quarter has been answered."""
+        url = (url or self.router_url) + COMPLETIONS
         limit, answered = asyncio.Semaphore(4), 0
 
         async def ask(session: aiohttp.ClientSession, token_ids: Sequence[int]) -> tuple[int, ...]:
@@ -82,7 +96,7 @@ class Fleet:
             headers = {"X-Kvxfer-Mode": mode}
             async with (
                 limit,
-                session.post(self.router_url + COMPLETIONS, json=body, headers=headers) as told,
+                session.post(url, json=body, headers=headers) as told,
             ):
                 text = await told.text()
             answered += 1
@@ -113,6 +127,15 @@ class Fleet:
         return given
 
 
+async def answers(session: aiohttp.ClientSession, url: str) -> bool:
+    """True where this URL is answered by 200."""
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=2)) as response:
+            return response.status == 200
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False
+
+
 def fleet_file(path: Path, prefills: Sequence[EngineSpec], decodes: Sequence[EngineSpec]) -> Path:
     """The engines as the router reads them."""
     lines = []
@@ -123,6 +146,28 @@ def fleet_file(path: Path, prefills: Sequence[EngineSpec], decodes: Sequence[Eng
         lines += ["[[decode]]", f'url = "{spec.url}"']
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def argv_of_others(
+    source: Path, port: int, prefills: Sequence[EngineSpec], decodes: Sequence[EngineSpec]
+) -> dict[str, tuple[str, list[str]]]:
+    """vLLM's own proxies, by name: the path that says that they are up, and their command."""
+    toy = source / "tests/v1/kv_connector/nixl_integration/toy_proxy_server.py"
+    demo = (
+        source / "examples/disaggregated/disaggregated_serving/disagg_proxy_pushconnector_demo.py"
+    )
+    p_ports, d_ports = ([str(spec.port) for spec in some] for some in (prefills, decodes))
+    first = prefills[0]
+    # Both take hosts by address only; the push demo knows one P.
+    toy_argv = [str(toy), "--host", LOOPBACK, "--port", str(port)]
+    toy_argv += ["--prefiller-hosts", *[LOOPBACK] * len(p_ports), "--prefiller-ports", *p_ports]
+    toy_argv += ["--decoder-hosts", *[LOOPBACK] * len(d_ports), "--decoder-ports", *d_ports]
+    demo_argv = [str(demo), "--model", MODEL_NAME, "--port", str(port)]
+    demo_argv += ["--prefill", f"{LOOPBACK}:{first.port}"]
+    demo_argv += ["--decode", *(f"{LOOPBACK}:{port}" for port in d_ports)]
+    demo_argv += ["--prefill-engine-id", first.engine_id, "--prefill-kv-host", LOOPBACK]
+    demo_argv += ["--prefill-side-channel-port", str(first.kv_port)]
+    return {"toy": ("/healthcheck", toy_argv), "demo": ("/status", demo_argv)}
 
 
 def specs_of() -> list[EngineSpec]:
@@ -171,6 +216,15 @@ async def check(fleet: Fleet, run: Path) -> None:
         given = await fleet.external_tokens(number * prompt_tokens, decodes)
         assert all(given), "both D were given some"
     assert await fleet.counted("retries_total") == 0
+    if SOURCE in os.environ:
+        port = pick_ports(1)[0]
+        others = argv_of_others(Path(os.environ[SOURCE]), port, prefills, decodes)
+        for number, (name, (path, argv)) in enumerate(others.items(), start=4):
+            await fleet.start_other(name, f"http://{LOOPBACK}:{port}", path, argv)
+            told = await fleet.answers("", prompts, url=f"http://{LOOPBACK}:{port}")
+            assert told == expected, name
+            await fleet.external_tokens(number * prompt_tokens, decodes)
+            fleet.setting.supervisor.end(fleet.running.pop(name))
     for victim in ("P0", "D0"):
         killed = fleet.running[victim].kill
         assert await fleet.answers("push", prompts, then=killed) == expected, victim
