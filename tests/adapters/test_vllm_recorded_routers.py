@@ -1,7 +1,7 @@
 """What the routers of others send, replayed against both sides of the connector.
 
 `recorded_routers/` holds a request pair for each router, written down from its sources in our
-own words. A pair is replayed with the answer that our P really gives, so the test shows that
+own words, or taken from the running router where `seen` says so. A pair is replayed with the answer that our P really gives, so the test shows that
 the two legs name one transfer, and that D finds P; it does not show the router itself at work.
 """
 
@@ -154,10 +154,12 @@ def test_without_any_id_from_the_router_p_s_answer_tells_dispatches_apart() -> N
     assert len(set(transfers)) == 2
 
 
-def test_p_s_answer_has_what_llm_d_needs_to_send_both_legs_at_once() -> None:
-    pair = recorded("llm_d_sidecar_nixl_push")
+@pytest.mark.parametrize("name", ["llm_d_sidecar_nixl_push", "vllm_router_push"])
+def test_p_s_answer_has_what_others_need_to_send_both_legs_at_once(name: str) -> None:
+    pair = recorded(name)
     _, answer = prefill(pair["prefill"])
     sent = pair["decode"]["body"]["kv_transfer_params"]
+    assert answer["transfer_mode"] == "push"
     for field in pair["identity"]:
         assert answer[field] == sent[field], field
 

@@ -32,6 +32,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 PROMPTS = 12
 SOURCE = "KVXFER_VLLM_SOURCE"
 """Folder of vLLM's source distribution: where it is given, vLLM's own proxies are run, too."""
+ROUTER = "KVXFER_VLLM_ROUTER"
+"""The command `vllm-router`, likewise."""
 COUNTED_S = 60.0
 UP_S = 600.0
 """Four engines that start at once on two busy cores need long."""
@@ -69,7 +71,7 @@ class Fleet:
     async def start_other(self, name: str, url: str, path: str, argv: list[str]) -> None:
         """A proxy that is not ours."""
         log = self.setting.run / f"{name}.log"
-        program = Program(name=name, argv=[sys.executable, *argv], env=dict(os.environ), log=log)
+        program = Program(name=name, argv=argv, env=dict(os.environ), log=log)
         self.running[name] = self.setting.supervisor.start(program)
         await self.until_up(name, url, path)
 
@@ -148,10 +150,26 @@ def fleet_file(path: Path, prefills: Sequence[EngineSpec], decodes: Sequence[Eng
     return path
 
 
-def argv_of_others(
+Other = tuple[str, list[str]]
+"""The path that says that a router is up, and its command."""
+
+
+def others_at(
+    port: int, prefills: Sequence[EngineSpec], decodes: Sequence[EngineSpec]
+) -> dict[str, Other]:
+    """The routers of others that are at hand."""
+    found: dict[str, Other] = {}
+    if SOURCE in os.environ:
+        found |= proxies_of_vllm(Path(os.environ[SOURCE]), port, prefills, decodes)
+    if ROUTER in os.environ:
+        argv = argv_of_vllm_router(os.environ[ROUTER], port, prefills, decodes)
+        found["vllm-router"] = ("/health", argv)
+    return found
+
+
+def proxies_of_vllm(
     source: Path, port: int, prefills: Sequence[EngineSpec], decodes: Sequence[EngineSpec]
-) -> dict[str, tuple[str, list[str]]]:
-    """vLLM's own proxies, by name: the path that says that they are up, and their command."""
+) -> dict[str, Other]:
     toy = source / "tests/v1/kv_connector/nixl_integration/toy_proxy_server.py"
     demo = (
         source / "examples/disaggregated/disaggregated_serving/disagg_proxy_pushconnector_demo.py"
@@ -159,15 +177,26 @@ def argv_of_others(
     p_ports, d_ports = ([str(spec.port) for spec in some] for some in (prefills, decodes))
     first = prefills[0]
     # Both take hosts by address only; the push demo knows one P.
-    toy_argv = [str(toy), "--host", LOOPBACK, "--port", str(port)]
+    toy_argv = [sys.executable, str(toy), "--host", LOOPBACK, "--port", str(port)]
     toy_argv += ["--prefiller-hosts", *[LOOPBACK] * len(p_ports), "--prefiller-ports", *p_ports]
     toy_argv += ["--decoder-hosts", *[LOOPBACK] * len(d_ports), "--decoder-ports", *d_ports]
-    demo_argv = [str(demo), "--model", MODEL_NAME, "--port", str(port)]
+    demo_argv = [sys.executable, str(demo), "--model", MODEL_NAME, "--port", str(port)]
     demo_argv += ["--prefill", f"{LOOPBACK}:{first.port}"]
     demo_argv += ["--decode", *(f"{LOOPBACK}:{port}" for port in d_ports)]
     demo_argv += ["--prefill-engine-id", first.engine_id, "--prefill-kv-host", LOOPBACK]
     demo_argv += ["--prefill-side-channel-port", str(first.kv_port)]
     return {"toy": ("/healthcheck", toy_argv), "demo": ("/status", demo_argv)}
+
+
+def argv_of_vllm_router(
+    command: str, port: int, prefills: Sequence[EngineSpec], decodes: Sequence[EngineSpec]
+) -> list[str]:
+    """The vllm-router project's command."""
+    argv = [command, "--vllm-pd-disaggregation", "--kv-connector", "nixl"]
+    argv += [word for spec in prefills for word in ("--prefill", spec.url)]
+    argv += [word for spec in decodes for word in ("--decode", spec.url)]
+    argv += ["--policy", "round_robin", "--host", LOOPBACK, "--port", str(port)]
+    return [*argv, "--prometheus-port", str(pick_ports(1)[0])]
 
 
 def specs_of() -> list[EngineSpec]:
@@ -216,15 +245,14 @@ async def check(fleet: Fleet, run: Path) -> None:
         given = await fleet.external_tokens(number * prompt_tokens, decodes)
         assert all(given), "both D were given some"
     assert await fleet.counted("retries_total") == 0
-    if SOURCE in os.environ:
-        port = pick_ports(1)[0]
-        others = argv_of_others(Path(os.environ[SOURCE]), port, prefills, decodes)
-        for number, (name, (path, argv)) in enumerate(others.items(), start=4):
-            await fleet.start_other(name, f"http://{LOOPBACK}:{port}", path, argv)
-            told = await fleet.answers("", prompts, url=f"http://{LOOPBACK}:{port}")
-            assert told == expected, name
-            await fleet.external_tokens(number * prompt_tokens, decodes)
-            fleet.setting.supervisor.end(fleet.running.pop(name))
+    port = pick_ports(1)[0]
+    url = f"http://{LOOPBACK}:{port}"
+    others = others_at(port, prefills, decodes)
+    for number, (name, (path, argv)) in enumerate(others.items(), start=4):
+        await fleet.start_other(name, url, path, argv)
+        assert await fleet.answers("", prompts, url=url) == expected, name
+        await fleet.external_tokens(number * prompt_tokens, decodes)
+        fleet.setting.supervisor.end(fleet.running.pop(name))
     for victim in ("P0", "D0"):
         killed = fleet.running[victim].kill
         assert await fleet.answers("push", prompts, then=killed) == expected, victim
