@@ -1,8 +1,9 @@
 """What the routers of others send, replayed against both sides of the connector.
 
 `recorded_routers/` holds a request pair for each router, written down from its sources in our
-own words, or taken from the running router where `seen` says so. A pair is replayed with the answer that our P really gives, so the test shows that
-the two legs name one transfer, and that D finds P; it does not show the router itself at work.
+own words, or taken from the running router where `seen` says so. A pair is replayed with the
+answer that our P really gives, so the test shows that the two legs name one transfer, and that
+D finds P; it does not show the router itself at work.
 """
 
 from __future__ import annotations
