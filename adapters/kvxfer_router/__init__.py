@@ -9,6 +9,14 @@ leg that is open belongs to one dispatch, and ends when that dispatch ends.
 from __future__ import annotations
 
 from kvxfer_router.app import build_app, build_runner
-from kvxfer_router.config import Coordinates, Mode, OnPrefillFailure, RouterConfig
+from kvxfer_router.config import Coordinates, EngineSpec, Mode, OnPrefillFailure, RouterConfig
 
-__all__ = ["Coordinates", "Mode", "OnPrefillFailure", "RouterConfig", "build_app", "build_runner"]
+__all__ = [
+    "Coordinates",
+    "EngineSpec",
+    "Mode",
+    "OnPrefillFailure",
+    "RouterConfig",
+    "build_app",
+    "build_runner",
+]

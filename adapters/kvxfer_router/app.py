@@ -7,23 +7,34 @@ gets an answer in OpenAI's form or a cut connection, never a stack trace.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from typing import Final
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 import aiohttp
 import attrs
 from aiohttp import web
+from multidict import CIMultiDict
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from kvxfer_router.config import RouterConfig
-from kvxfer_router.dispatch import DECODE, PREFILL, Dispatcher
+from kvxfer_router.checks import checking
+from kvxfer_router.config import OnPrefillFailure, RouterConfig
+from kvxfer_router.dispatch import Dispatcher
 from kvxfer_router.engine import CLIENT_ERRORS, FailureKind, LegFailed, failure_of, open_session
+from kvxfer_router.events import error_object
+from kvxfer_router.health import State
 from kvxfer_router.intake import REQUEST_ID, Refused, engine_headers, make_names, read_call
 from kvxfer_router.legs import CHAT, COMPLETIONS
 from kvxfer_router.metrics import Metrics
+from kvxfer_router.pool import Engine, Pool
+from kvxfer_router.prompts import NO_PROMPT
 from kvxfer_router.relay import Relay, passed_headers
+from kvxfer_router.rounds import DECODE, PREFILL
 from kvxfer_router.tracing import traced
+
+RETRY_AFTER_S: Final = 1
+"""What a client is told that comes while there is no room or no engine."""
 
 
 @attrs.define
@@ -35,6 +46,25 @@ class Shared:
     session: aiohttp.ClientSession
     dispatcher: Dispatcher
     draining: bool = False
+    open_requests: int = 0
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Room for one request, from before its body is read. Raises Refused."""
+        if self.draining:
+            raise Refused(503, "draining", "this router is about to stop")
+        if self.open_requests >= self.config.requests_max:
+            raise Refused(503, "too_many", f"{self.open_requests} requests are open")
+        self.open_requests += 1
+        try:
+            yield
+        finally:
+            self.open_requests -= 1
+
+    async def drain(self) -> None:
+        """Refuse what comes from now on; return when all that is open has ended or was ended."""
+        self.draining = True
+        await self.dispatcher.drain()
 
 
 SHARED: Final = web.AppKey("shared", Shared)
@@ -54,19 +84,22 @@ def build_runner(config: RouterConfig) -> web.AppRunner:
         handler_cancellation=True,
         shutdown_timeout=FORCED_END_S,
         access_log=None,
+        max_line_size=config.header_bytes_max,
+        max_field_size=config.header_bytes_max,
     )
 
 
 def build_app(config: RouterConfig) -> web.Application:
     """The routes and what they share. Serve it with `build_runner`."""
-    app = web.Application(client_max_size=config.body_mib_max << 20)
+    app = web.Application(client_max_size=config.body_mib_max << 20, middlewares=[errors_as_json])
 
     async def share(app: web.Application) -> AsyncIterator[None]:
         metrics = Metrics()
         async with open_session(config) as session:
             dispatcher = Dispatcher(config, session, metrics)
             app[SHARED] = Shared(config, metrics, session, dispatcher)
-            yield
+            async with checking(dispatcher.fleet, session, config):
+                yield
 
     app.cleanup_ctx.append(share)
     app.on_shutdown.append(_drain)
@@ -80,29 +113,43 @@ def build_app(config: RouterConfig) -> web.Application:
 
 
 async def _drain(app: web.Application) -> None:
-    app[SHARED].draining = True
-    await app[SHARED].dispatcher.drain()
+    shared = app[SHARED]
+    # Who has begun to drain and stops now wants to wait no longer.
+    await (shared.dispatcher.end_open() if shared.draining else shared.drain())
+
+
+@web.middleware
+async def errors_as_json(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """An unknown path or method is answered in OpenAI's form, too."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return error_response(error.status, f"{request.method} {request.path}: {error.reason}")
 
 
 def error_response(status: int, message: str) -> web.Response:
     """An error in the form that OpenAI's clients read."""
-    kind = "invalid_request_error" if status < 500 else "router_error"
-    return web.json_response(
-        {"error": {"message": message, "type": kind, "param": None, "code": status}},
-        status=status,
-    )
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
+    return web.json_response(error_object(status, message), status=status, headers=headers)
 
 
 def _failed_response(failed: LegFailed) -> web.Response:
     """What a client gets for a leg that failed before anything was sent to it."""
     match failed.kind:
-        case FailureKind.STATUS if 400 <= failed.status < 500:
-            # The engine found the request wrong, which the client must hear as it is.
-            return web.Response(
-                status=failed.status, body=failed.text, content_type="application/json"
+        case FailureKind.STATUS if failed.leg == DECODE or 400 <= failed.status < 500:
+            # D's own word, or a request that P found wrong: the client must hear it as it is.
+            headers = passed_headers(failed.headers) or CIMultiDict(
+                {"Content-Type": "application/json"}
             )
+            return web.Response(status=failed.status, body=failed.text, headers=headers)
         case FailureKind.TIMEOUT:
             return error_response(504, str(failed))
+        case FailureKind.NO_ENGINE:
+            return error_response(503, str(failed))
         case _:
             return error_response(502, str(failed))
 
@@ -111,16 +158,17 @@ async def serve_call(request: web.Request) -> web.StreamResponse:
     """POST /v1/completions and /v1/chat/completions."""
     shared = request.app[SHARED]
     try:
-        call = await read_call(request, shared.config.mode)
-        relay = Relay(request, {REQUEST_ID: call.names.request_id})
-        with traced(call) as traced_call:
-            await shared.dispatcher.serve(traced_call, relay.pass_on)
+        with shared.admitted():
+            call = await read_call(request, shared.config)
+            relay = Relay(request, {REQUEST_ID: call.names.request_id})
+            with traced(call) as traced_call:
+                await shared.dispatcher.serve(traced_call, relay.pass_on)
     except Refused as refused:
         shared.metrics.refused(refused.reason)
         return error_response(refused.status, str(refused))
     except LegFailed as failed:
         if relay.response is not None:
-            relay.cut()
+            await relay.break_off(failed)
             return relay.response
         response = _failed_response(failed)
         response.headers[REQUEST_ID] = call.names.request_id
@@ -130,10 +178,13 @@ async def serve_call(request: web.Request) -> web.StreamResponse:
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """GET /v1/models, answered by D."""
+    """GET /v1/models, answered by a decode engine."""
     shared = request.app[SHARED]
+    engine = shared.dispatcher.fleet.decode.choose(NO_PROMPT, time.monotonic())
+    if engine is None:
+        return error_response(503, "no decode engine is healthy")
     headers = engine_headers(request.headers, make_names("").request_id)
-    url = shared.config.decode_url.rstrip("/") + "/v1/models"
+    url = engine.spec.url.rstrip("/") + "/v1/models"
     try:
         async with shared.session.get(url, headers=headers) as response:
             body = await response.read()
@@ -150,31 +201,50 @@ async def tell_health(_: web.Request) -> web.Response:
 
 
 async def tell_ready(request: web.Request) -> web.Response:
-    """GET /ready: 200 when both engines answer /health and no shutdown is under way."""
+    """GET /ready: 200 when requests can be served now and no shutdown is under way.
+
+    A decode engine must have passed its last check, and a prefill engine, too, unless
+    the policy is to do without.
+    """
     shared = request.app[SHARED]
-    prefill, decode = await asyncio.gather(
-        _engine_state(shared, PREFILL, shared.config.prefill_url),
-        _engine_state(shared, DECODE, shared.config.decode_url),
-    )
-    ready = prefill == decode == "ok" and not shared.draining
-    state = {"ready": ready, PREFILL: prefill, DECODE: decode, "draining": shared.draining}
+    fleet = shared.dispatcher.fleet
+    alone = shared.config.on_prefill_failure is OnPrefillFailure.DECODE
+    served = _serves(fleet.decode) and (alone or _serves(fleet.prefill))
+    ready = served and not shared.draining
+    state = {
+        "ready": ready,
+        "draining": shared.draining,
+        PREFILL: [_engine_state(engine) for engine in fleet.prefill.engines],
+        DECODE: [_engine_state(engine) for engine in fleet.decode.engines],
+    }
     return web.json_response(state, status=200 if ready else 503)
 
 
-async def _engine_state(shared: Shared, name: str, base_url: str) -> str:
-    try:
-        async with (
-            asyncio.timeout(shared.config.health_timeout_s),
-            shared.session.get(base_url.rstrip("/") + "/health") as response,
-        ):
-            return "ok" if response.status == 200 else f"status {response.status}"
-    except CLIENT_ERRORS as error:
-        return str(failure_of(name, error))
+def _serves(pool: Pool) -> bool:
+    return any(
+        engine.health.check_good and engine.health.state is not State.OUT for engine in pool.engines
+    )
+
+
+def _engine_state(engine: Engine) -> dict[str, Any]:
+    """One engine as /ready shows it. `check` is null before the first check has ended."""
+    return {
+        "engine": engine.spec.name,
+        "state": engine.health.state.value,
+        "check": engine.health.check_good,
+        "legs": engine.open_legs,
+    }
 
 
 async def tell_metrics(request: web.Request) -> web.Response:
     """GET /metrics in the Prometheus text format."""
+    shared = request.app[SHARED]
+    fleet = shared.dispatcher.fleet
+    for leg, pool in ((PREFILL, fleet.prefill), (DECODE, fleet.decode)):
+        for engine in pool.engines:
+            up = engine.health.state is State.UP and engine.health.check_good is not False
+            shared.metrics.engine_seen(leg, engine.spec.name, up=up, open_legs=engine.open_legs)
     return web.Response(
-        body=request.app[SHARED].metrics.text(),
+        body=shared.metrics.text(),
         headers={"Content-Type": CONTENT_TYPE_LATEST},
     )

@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 from aiohttp import web
 
 from kvxfer.errors import BadValue
-from kvxfer_router.app import build_runner
-from kvxfer_router.config import Coordinates, Mode, OnPrefillFailure, RouterConfig
+from kvxfer_router.app import SHARED, build_runner
+from kvxfer_router.config import EngineSpec, Mode, OnPrefillFailure, RouterConfig
+from kvxfer_router.engine import end_tasks
+from kvxfer_router.fleet_file import engines_of_options, read_fleet
 
 
 @click.command(context_settings={"show_default": True})
@@ -25,26 +29,50 @@ from kvxfer_router.config import Coordinates, Mode, OnPrefillFailure, RouterConf
     "--mode",
     type=click.Choice([mode.value for mode in Mode]),
     default=Mode.PUSH.value,
-    help="Order of the legs: push sends both at once, pull sends P's first.",
+    help="Order of the legs: push sends both at once, pull sends P's first, auto goes by load.",
 )
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", default=8000, help="Port to listen on; 0 takes a free one.")
-@click.option("--prefill", "prefill_url", required=True, help="Base URL of the prefill engine.")
-@click.option("--decode", "decode_url", required=True, help="Base URL of the decode engine.")
-@click.option("--prefill-engine-id", help="P's engine id (push).")
-@click.option("--prefill-kv-host", help="Host of P's KV control listener, as D reaches it (push).")
-@click.option("--prefill-kv-port", type=int, help="Port of P's KV control listener (push).")
-@click.option("--prefill-tp-size", default=1, help="P's tensor-parallel size.")
-@click.option("--prefill-pp-size", default=1, help="P's pipeline-parallel size.")
+@click.option(
+    "--engines",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file with the engines, in place of the options below.",
+)
+@click.option("--prefill", multiple=True, help="Base URL of a prefill engine; repeatable.")
+@click.option("--decode", multiple=True, help="Base URL of a decode engine; repeatable.")
+@click.option("--prefill-engine-id", multiple=True, help="Engine id of the n-th P (push).")
+@click.option(
+    "--prefill-kv-host",
+    multiple=True,
+    help="Host of the n-th P's KV control listener, as D reaches it (push).",
+)
+@click.option("--prefill-kv-port", multiple=True, type=int, help="Port of that listener (push).")
+@click.option("--prefill-tp-size", multiple=True, type=int, help="The n-th P's tensor ranks.")
+@click.option("--prefill-pp-size", multiple=True, type=int, help="The n-th P's pipeline ranks.")
+@click.option(
+    "--prefill-dp-size", multiple=True, type=int, help="The n-th P's data-parallel ranks."
+)
+@click.option("--decode-dp-size", multiple=True, type=int, help="The n-th D's, to choose here.")
 @click.option(
     "--on-prefill-failure",
     type=click.Choice([policy.value for policy in OnPrefillFailure]),
-    default=OnPrefillFailure.FAIL.value,
-    help="fail: an error. decode: D computes the prompt alone.",
+    default=OnPrefillFailure.DECODE.value,
+    help="decode: without any P, D computes the prompt alone. fail: an error.",
 )
+@click.option("--retries", default=1, help="How often a request that failed goes elsewhere.")
+@click.option(
+    "--auto-push-tokens",
+    "auto_push_tokens_max",
+    default=16384,
+    help="Work waiting at P up to which the mode auto is push, in tokens.",
+)
+@click.option("--max-requests", "requests_max", default=4096, help="Most requests open at a time.")
 @click.option("--max-body-mib", "body_mib_max", default=64, help="Largest request body, in MiB.")
+@click.option("--max-header-bytes", "header_bytes_max", default=16384, help="Longest header line.")
+@click.option("--body-timeout-s", default=60.0, help="Longest time for a request to come in.")
 @click.option("--connect-timeout-s", default=5.0, help="Bound on connecting to an engine.")
 @click.option("--idle-timeout-s", default=600.0, help="Longest silence of an engine in one leg.")
+@click.option("--check-s", default=5.0, help="Time between two health checks of an engine.")
 @click.option("--trailing-s", default=30.0, help="How long a P leg may outlive D's whole answer.")
 @click.option("--drain-s", default=30.0, help="At shutdown, the wait for open requests.")
 @click.option(
@@ -58,7 +86,7 @@ def main(log_level: str, **options: Any) -> None:
 
     Speaks OpenAI's HTTP API. A request with several prompts or answers is one
     that no single transfer can serve: it goes to the decode engine alone. The
-    header X-Kvxfer-Mode (push or pull) overrides --mode for one request.
+    header X-Kvxfer-Mode (push, pull or auto) overrides --mode for one request.
     """
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -79,58 +107,71 @@ def config_of(
     *,
     mode: str,
     on_prefill_failure: str,
-    prefill_engine_id: str | None,
-    prefill_kv_host: str | None,
-    prefill_kv_port: int | None,
-    prefill_tp_size: int,
-    prefill_pp_size: int,
-    **same_names: Any,
+    engines: Path | None,
+    prefill: tuple[str, ...],
+    decode: tuple[str, ...],
+    decode_dp_size: tuple[int, ...],
+    **others: Any,
 ) -> RouterConfig:
-    """The options as a checked configuration; `same_names` are fields of it. Raises BadValue."""
-    address = {
-        "--prefill-engine-id": prefill_engine_id,
-        "--prefill-kv-host": prefill_kv_host,
-        "--prefill-kv-port": prefill_kv_port,
+    """The options as a checked configuration. Raises BadValue.
+
+    `others` are columns of the prefill engines, by their options, and fields of the
+    configuration.
+    """
+    columns = {
+        name.removeprefix("prefill_"): others.pop(name)
+        for name in list(others)
+        if name.startswith("prefill_")
     }
-    missing = [option for option, value in address.items() if value is None]
-    if missing and len(missing) < len(address):
-        raise BadValue(missing[0], None, f"must be given together with {', '.join(address)}")
-    coordinates = None
-    if (
-        prefill_engine_id is not None
-        and prefill_kv_host is not None
-        and prefill_kv_port is not None
-    ):
-        coordinates = Coordinates(
-            engine_id=prefill_engine_id,
-            kv_host=prefill_kv_host,
-            kv_port=prefill_kv_port,
-            tp_size=prefill_tp_size,
-            pp_size=prefill_pp_size,
-        )
+    if engines is not None:
+        if prefill or decode or decode_dp_size or any(columns.values()):
+            raise BadValue("--engines", str(engines), "names all engines; no option may add to it")
+        prefills, decodes = read_fleet(engines)
+    else:
+        prefills = engines_of_options(prefill, columns)
+        decodes = engines_of_options(decode, {"dp_size": decode_dp_size})
     return RouterConfig(
         mode=Mode(mode),
-        coordinates=coordinates,
+        prefills=prefills,
+        decodes=decodes,
         on_prefill_failure=OnPrefillFailure(on_prefill_failure),
-        **same_names,
+        **others,
     )
 
 
 async def serve(config: RouterConfig) -> None:
-    """Serve until SIGINT or SIGTERM. Raises OSError when the port is taken."""
+    """Serve until SIGINT or SIGTERM, then drain. Raises OSError when the port is taken.
+
+    While it drains, the router still listens, and refuses what comes. A second signal
+    ends the drain at once.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     runner = build_runner(config)
     await runner.setup()
     try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
         await web.TCPSite(runner, config.host, config.port).start()
         host, port = runner.addresses[0][:2]
         click.echo(
             f"kvxfer-router: {config.mode.value} on http://{host}:{port}, "
-            f"P {config.prefill_url}, D {config.decode_url}"
+            f"P {_names(config.prefills)}, D {_names(config.decodes)}"
         )
         await stop.wait()
+        stop.clear()
+        await _drain_until(runner.app[SHARED].drain(), stop)
     finally:
         await runner.cleanup()
+
+
+async def _drain_until(drain: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Drain, but no longer than to the next signal."""
+    draining = asyncio.ensure_future(drain)
+    again = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
+    await end_tasks([draining, again])
+
+
+def _names(specs: Sequence[EngineSpec]) -> str:
+    return " ".join(spec.name for spec in specs)

@@ -17,9 +17,11 @@ from typing import Any, Final
 
 import aiohttp
 import attrs
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from kvxfer_router.config import RouterConfig
 from kvxfer_router.legs import Body
+from kvxfer_router.pool import Engine, Seat
 
 ANSWER_BYTES_MAX: Final = 16 << 20
 """Largest answer read whole: P's answer to a prefill leg, or an error's text."""
@@ -30,6 +32,12 @@ that meets a closing connection cannot be repeated safely."""
 
 REASON_CHARS_MAX: Final = 500
 """How much of an engine's error text goes into a reason."""
+
+RANK_HEADER: Final = "X-data-parallel-rank"
+"""By this header vLLM's server takes the choice of the rank from the router."""
+
+UNAVAILABLE: Final = frozenset({502, 503, 504})
+"""Statuses by which an engine, or what stands before it, says that it serves nobody now."""
 
 
 class FailureKind(Enum):
@@ -45,19 +53,54 @@ class FailureKind(Enum):
     """The engine answered, with an error status."""
     ANSWER = "answer"
     """The answer is not JSON, too large, or lacks kv_transfer_params."""
+    NO_ENGINE = "no_engine"
+    """No engine of this kind may be asked now. Nothing was sent."""
+
+
+NO_HEADERS: Final[CIMultiDictProxy[str]] = CIMultiDictProxy(CIMultiDict())
 
 
 class LegFailed(Exception):
-    """A leg failed. `status` and `text` are the engine's own when it answered."""
+    """A leg failed. `status`, `text` and `headers` are the engine's own when it answered."""
 
     def __init__(
-        self, leg: str, kind: FailureKind, reason: str, status: int = 0, text: bytes = b""
+        self,
+        leg: str,
+        kind: FailureKind,
+        reason: str,
+        status: int = 0,
+        text: bytes = b"",
+        headers: CIMultiDictProxy[str] = NO_HEADERS,
     ) -> None:
         super().__init__(f"{leg} leg: {reason}")
         self.leg = leg
         self.kind = kind
         self.status = status
         self.text = text
+        self.headers = headers
+
+    @property
+    def repeatable(self) -> bool:
+        """True where another engine may do better; a request that is wrong is wrong there, too."""
+        if self.kind is FailureKind.STATUS:
+            return self.status == 429 or self.status >= 500
+        return self.kind is not FailureKind.NO_ENGINE
+
+    @property
+    def accuses(self) -> bool:
+        """True where the failure speaks against the engine, and not just against the request.
+
+        Not a 500: that may be a request, or KV that P has lost. An engine that is dead
+        behind it fails its health checks.
+        """
+        if self.kind is FailureKind.STATUS:
+            return self.status in UNAVAILABLE
+        return self.kind not in (FailureKind.ANSWER, FailureKind.NO_ENGINE)
+
+    @property
+    def may_be_the_kv(self) -> bool:
+        """True where D failed by itself or for want of P's KV: vLLM tells both in the same way."""
+        return self.kind is FailureKind.STATUS and self.status >= 500 and not self.accuses
 
 
 def failure_of(leg: str, error: BaseException) -> LegFailed:
@@ -95,7 +138,8 @@ class Leg:
     """One POST to one engine. `close` may be called at any time and is repeatable."""
 
     name: str
-    base_url: str
+    engine: Engine
+    seat: Seat
     session: aiohttp.ClientSession
     response: aiohttp.ClientResponse | None = None
 
@@ -105,11 +149,13 @@ class Leg:
         """Send the body, return when the status and headers have come."""
         # As a file, the body goes out in pieces: a long prompt does not hold up the loop.
         data = io.BytesIO(json.dumps(body, separators=(",", ":")).encode())
+        spec = self.engine.spec
+        rank = {} if spec.dp_rank is None else {RANK_HEADER: str(spec.dp_rank)}
         try:
             self.response = await self.session.post(
-                self.base_url.rstrip("/") + path,
+                spec.url.rstrip("/") + path,
                 data=data,
-                headers={**headers, "Content-Type": "application/json"},
+                headers={**headers, **rank, "Content-Type": "application/json"},
                 allow_redirects=False,
             )
         except CLIENT_ERRORS as error:
@@ -137,19 +183,29 @@ class Leg:
             parts.append(part)
         return b"".join(parts)
 
+    async def fail_by_status(self) -> None:
+        """Raise what an error status means, with the engine's own words. None: no error."""
+        assert self.response is not None
+        if self.response.status < 400:
+            return
+        text = await self.read_whole()
+        shown = text[:REASON_CHARS_MAX].decode(errors="replace")
+        raise LegFailed(
+            self.name,
+            FailureKind.STATUS,
+            f"status {self.response.status}: {shown}",
+            status=self.response.status,
+            text=text,
+            headers=self.response.headers,
+        )
+
     async def ask(self, path: str, headers: Mapping[str, str], body: Body) -> Any:
         """Send, and read a whole JSON answer that is no error and no redirection."""
         response = await self.send(path, headers, body)
+        await self.fail_by_status()
         text = await self.read_whole()
         if response.status >= 300:
-            shown = text[:REASON_CHARS_MAX].decode(errors="replace")
-            raise LegFailed(
-                self.name,
-                FailureKind.STATUS,
-                f"status {response.status}: {shown}",
-                status=response.status,
-                text=text,
-            )
+            raise LegFailed(self.name, FailureKind.ANSWER, f"redirected ({response.status})")
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as bad:
@@ -157,6 +213,7 @@ class Leg:
 
     def close(self) -> None:
         """End the exchange: a connection with an unfinished answer is closed."""
+        self.seat.leave()
         if self.response is not None:
             self.response.close()
 

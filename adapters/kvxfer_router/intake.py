@@ -8,6 +8,7 @@ has or will have.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import uuid
@@ -18,8 +19,9 @@ import attrs
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
-from kvxfer_router.config import Mode
+from kvxfer_router.config import Mode, RouterConfig
 from kvxfer_router.legs import Body, Names, without_peers
+from kvxfer_router.prompts import Prompt, prompt_of
 
 MODE_HEADER: Final = "X-Kvxfer-Mode"
 REQUEST_ID: Final = "X-Request-Id"
@@ -47,12 +49,13 @@ class ClientCall:
     mode: Mode
     names: Names
     headers: Mapping[str, str]
+    prompt: Prompt
 
 
-async def read_call(request: web.Request, default_mode: Mode) -> ClientCall:
+async def read_call(request: web.Request, config: RouterConfig) -> ClientCall:
     """Read and check one request. Raises Refused."""
-    mode = _mode(request.headers, default_mode)
-    body = await _body(request)
+    mode = _mode(request.headers, config.mode)
+    body = await _body(request, config.body_timeout_s)
     names = make_names(request.headers.get(REQUEST_ID, ""))
     return ClientCall(
         path=request.path,
@@ -60,6 +63,7 @@ async def read_call(request: web.Request, default_mode: Mode) -> ClientCall:
         mode=mode,
         names=names,
         headers=engine_headers(request.headers, names.request_id),
+        prompt=prompt_of(request.path, body),
     )
 
 
@@ -91,13 +95,18 @@ def _mode(headers: CIMultiDictProxy[str], default_mode: Mode) -> Mode:
         return Mode(value.strip().lower())
     except ValueError:
         raise Refused(
-            400, "bad_mode", f"header {MODE_HEADER} = {value!r}: must be push or pull"
+            400, "bad_mode", f"header {MODE_HEADER} = {value!r}: must be push, pull or auto"
         ) from None
 
 
-async def _body(request: web.Request) -> dict[str, Any]:
+async def _body(request: web.Request, timeout_s: float) -> dict[str, Any]:
     try:
-        text = await request.read()
+        async with asyncio.timeout(timeout_s):
+            text = await request.read()
+    except TimeoutError:
+        raise Refused(
+            408, "slow_body", f"request body did not come within {timeout_s:g} s"
+        ) from None
     except web.HTTPRequestEntityTooLarge as large:
         raise Refused(413, "too_large", f"request body: {large.text}") from large
     try:

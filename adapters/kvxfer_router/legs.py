@@ -35,11 +35,23 @@ class Names:
     """What ties the legs of one dispatch together.
 
     `transfer_id` pairs them at P and D; `request_id` goes out as X-Request-Id of
-    both. Neither is ever used for a second dispatch.
+    both. No engine is ever sent the same names twice (docs/design/router.md): `attempt`
+    counts the engines to which a leg under these names was directed, in vain but the last.
     """
 
     transfer_id: str
     request_id: str
+    attempt: int = 1
+
+    def next_attempt(self) -> Names:
+        """The same names, for another engine in the place of one that never heard them."""
+        return attrs.evolve(self, attempt=self.attempt + 1)
+
+    def of_round(self, number: int) -> Names:
+        """Other names for another try; the first ones stay readable in them."""
+        return Names(
+            transfer_id=f"{self.transfer_id}-{number}", request_id=f"{self.request_id}-{number}"
+        )
 
 
 def without_peers(body: Mapping[str, Any]) -> Body:
@@ -125,7 +137,7 @@ def push_decode_body(
             "pp_size": coordinates.pp_size,
             "remote_request_id": engine_request_id(path, names.request_id),
             "transfer_id": names.transfer_id,
-            "attempt": 1,
+            "attempt": names.attempt,
         },
     }
 

@@ -39,26 +39,27 @@ class Tally:
 class Metrics:
     """The counters of one router, in a registry of their own.
 
-    Labels: `mode` is push, pull or decode (the order that was asked for); `leg`
-    is prefill or decode; `kind` is a FailureKind of `engine.py`.
+    Labels: `mode` is push, pull or decode (the order in which the request began); `leg`
+    is prefill or decode; `kind` is a FailureKind of `engine.py`; `engine` is its URL, and
+    its data-parallel rank where it has one.
     """
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._started = self._counter(
-            "dispatches_started", "Requests that were sent to an engine", "mode"
+            "dispatches_started", "Requests that were not refused", "mode"
         )
         self._ended = self._counter("dispatches", "Requests that ended", "mode", "outcome")
-        self._live = Gauge(
-            "kvxfer_router_dispatches_live",
-            "Requests that are open now",
-            ["mode"],
-            registry=self._registry,
-        )
+        self._live = self._gauge("dispatches_live", "Requests that are open now", "mode")
+        self._engine_up = self._gauge("engine_up", "1 where the engine is asked", "leg", "engine")
+        self._engine_legs = self._gauge("engine_legs", "Open legs of ours", "leg", "engine")
         self._refused = self._counter(
             "requests_refused", "Requests that reached no engine", "reason"
         )
         self._leg_failures = self._counter("leg_failures", "Legs that failed", "leg", "kind")
+        self._retries = self._counter(
+            "retries", "Legs that failed and were begun anew at another engine", "leg"
+        )
         self._fallbacks = self._counter(
             "fallbacks", "Requests that D computed alone since P had failed", "mode"
         )
@@ -78,6 +79,9 @@ class Metrics:
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"kvxfer_router_{name}", text, labels, registry=self._registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"kvxfer_router_{name}", text, labels, registry=self._registry)
 
     @contextmanager
     def dispatch(self, mode: str) -> Iterator[Tally]:
@@ -106,6 +110,10 @@ class Metrics:
         """A leg that brought no usable answer. A leg that was cancelled did not fail."""
         self._leg_failures.labels(leg, kind).inc()
 
+    def retried(self, leg: str) -> None:
+        """This leg failed, and another engine was asked."""
+        self._retries.labels(leg).inc()
+
     def fell_back(self, mode: str) -> None:
         """P failed and D was asked for the plain request."""
         self._fallbacks.labels(mode).inc()
@@ -121,6 +129,11 @@ class Metrics:
     def first_byte(self, mode: str, seconds: float) -> None:
         """Time from the start of a dispatch to the first byte of D's answer."""
         self._first_byte.labels(mode).observe(seconds)
+
+    def engine_seen(self, leg: str, engine: str, *, up: bool, open_legs: int) -> None:
+        """How an engine stands at the moment of a scrape."""
+        self._engine_up.labels(leg, engine).set(up)
+        self._engine_legs.labels(leg, engine).set(open_legs)
 
     def text(self) -> bytes:
         """Everything in the Prometheus text format."""

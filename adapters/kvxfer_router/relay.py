@@ -2,7 +2,8 @@
 
 Owns the client's response: which headers pass, when it starts, how it breaks
 off. Refuses to know legs other than the one it is given. Invariant: the client
-sees a complete answer only if D's was complete; else its connection is cut.
+sees a complete answer only if D's was complete; else a stream ends with an error
+event and without its usual last one, and any other answer by a cut connection.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import attrs
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from kvxfer_router.engine import Leg
+from kvxfer_router.engine import Leg, LegFailed
+from kvxfer_router.events import WholeEvents, error_event, is_event_stream
 from kvxfer_router.intake import REQUEST_ID
 from kvxfer_router.metrics import Outcome
 
@@ -61,27 +63,48 @@ class Relay:
     request: web.Request
     extra_headers: Mapping[str, str]
     response: web.StreamResponse | None = None
+    _events: WholeEvents | None = None
 
     async def pass_on(self, answer: Answer) -> Outcome:
-        """Stream the answer. Raises LegFailed when D's answer breaks off: then `cut`."""
+        """Stream the answer. Raises LegFailed when D's answer breaks off: then `break_off`."""
         response = web.StreamResponse(status=answer.status, headers=passed_headers(answer.headers))
         response.headers.update(self.extra_headers)
         length = answer.headers.get("Content-Length", "")
         if length.isdigit():
             response.content_length = int(length)
         self.response = response
+        if is_event_stream(answer.headers) and response.content_length is None:
+            self._events = WholeEvents()
         try:
             chunk = answer.first
             await response.prepare(self.request)
             while chunk:
-                await response.write(chunk)
+                await self._write(chunk if self._events is None else self._events.feed(chunk))
                 chunk = await answer.leg.read()
+            await self._write(b"" if self._events is None else self._events.rest())
             await response.write_eof()
         except ConnectionError:
             return Outcome.CANCELLED
-        return Outcome.COMPLETED if answer.status < 400 else Outcome.FAILED
+        return Outcome.COMPLETED
+
+    async def _write(self, data: bytes) -> None:
+        assert self.response is not None
+        if data:
+            await self.response.write(data)
+
+    async def break_off(self, failed: LegFailed) -> None:
+        """End an answer that D did not finish: a clean end would make a part look whole."""
+        if self._events is None or self.request.transport is None:
+            self.cut()
+            return
+        try:
+            await self._write(error_event(502, str(failed)))
+            assert self.response is not None
+            await self.response.write_eof()
+        except ConnectionError:
+            self.cut()
 
     def cut(self) -> None:
-        """End the client's connection: a clean end would make a part look whole."""
+        """End the client's connection."""
         if self.request.transport is not None:
             self.request.transport.abort()

@@ -209,6 +209,8 @@ class Pair:
             "--prefill-engine-id": self.prefill.engine_id,
             "--prefill-kv-host": LOOPBACK,
             "--prefill-kv-port": str(self.prefill.kv_port),
+            # What D could compute alone would hide what the connector did not move.
+            "--on-prefill-failure": "fail",
         }
         return [
             sys.executable,

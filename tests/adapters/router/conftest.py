@@ -12,7 +12,7 @@ import io
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -22,8 +22,16 @@ from aiohttp import web
 from multidict import CIMultiDictProxy
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvxfer_router import Coordinates, Mode, OnPrefillFailure, RouterConfig, build_runner
+from kvxfer_router import (
+    Coordinates,
+    EngineSpec,
+    Mode,
+    OnPrefillFailure,
+    RouterConfig,
+    build_runner,
+)
 from kvxfer_router.app import SHARED, Shared
+from kvxfer_router.checks import check_once
 
 TEST_BOUND_S = 30.0
 MODES = ("push", "pull", "decode")
@@ -195,11 +203,54 @@ class Pair:
     p_params = P_PARAMS
     parse_samples = staticmethod(parse_samples)
 
-    prefill: FakeEngine
-    decode: FakeEngine
+    prefills: list[FakeEngine]
+    decodes: list[FakeEngine]
     url: str
     client: aiohttp.ClientSession
     runner: web.AppRunner
+
+    @property
+    def prefill(self) -> FakeEngine:
+        return self.prefills[0]
+
+    @property
+    def decode(self) -> FakeEngine:
+        return self.decodes[0]
+
+    @property
+    def engines(self) -> dict[str, Any]:
+        """The router's engines by URL."""
+        fleet = self.shared.dispatcher.fleet
+        return {one.spec.url: one for one in fleet.prefill.engines + fleet.decode.engines}
+
+    async def check(self, fake: FakeEngine) -> None:
+        """A health check of this engine happens now."""
+        fleet = self.shared.dispatcher.fleet
+        pool = fleet.prefill if fake in self.prefills else fleet.decode
+        await check_once(pool, self.engines[fake.url], self.shared.session, TEST_BOUND_S)
+
+    async def take_out(self, fake: FakeEngine) -> None:
+        """This engine is left out from now on: its checks fail."""
+        await self.until_checked()
+        fake.health_status = 503
+        for _ in range(self.shared.config.failures_max):
+            await self.check(fake)
+
+    async def samples_of_metrics(self) -> dict[str, float]:
+        """What GET /metrics tells."""
+        async with self.client.get(self.url + "/metrics") as response:
+            return parse_samples(await response.text())
+
+    async def until_checked(self) -> None:
+        """Wait until the check at the start of each engine has ended."""
+        while any(engine.health.check_good is None for engine in self.engines.values()):
+            await asyncio.sleep(0.001)
+
+    async def until_empty(self) -> None:
+        """Wait until no leg is open; then nothing may weigh on any engine."""
+        while any(engine.open_legs for engine in self.engines.values()):
+            await asyncio.sleep(0.001)
+        assert not any(engine.load_tokens for engine in self.engines.values())
 
     def post(
         self, body: object, *, path: str = "/v1/completions", headers: dict[str, str] | None = None
@@ -261,34 +312,72 @@ def check_sums(samples: dict[str, float]) -> None:
 OpenPair = Callable[..., AbstractAsyncContextManager[Pair]]
 
 
+def fake_p(number: int = 0) -> FakeEngine:
+    """A P that answers with the params of its number; number 0 has those of COORDINATES."""
+    return FakeEngine(
+        reply({"id": "p", "kv_transfer_params": P_PARAMS | {"remote_port": 5610 + number}})
+    )
+
+
+def fake_d() -> FakeEngine:
+    return FakeEngine(reply({"id": "d", "choices": [{"text": "from D"}]}))
+
+
+@asynccontextmanager
+async def open_fleet(
+    mode: Mode = Mode.PUSH,
+    *,
+    p_count: int = 1,
+    d_count: int = 1,
+    policy: str = "fail",
+    prefill_urls: tuple[str, ...] = (),
+    decode_urls: tuple[str, ...] = (),
+    known: bool = True,
+    **changes: Any,
+) -> AsyncIterator[Pair]:
+    """A router before so many fake engines; URLs given come first, in place of as many."""
+    prefills = [fake_p(number) for number in range(p_count)]
+    decodes = [fake_d() for _ in range(d_count)]
+    async with AsyncExitStack() as stack:
+        for engine in prefills + decodes:
+            await stack.enter_async_context(engine.running())
+        p_urls = [*prefill_urls, *(engine.url for engine in prefills)][:p_count]
+        d_urls = [*decode_urls, *(engine.url for engine in decodes)][:d_count]
+        settings: dict[str, Any] = {
+            "prefills": tuple(
+                EngineSpec(url=url, coordinates=coordinates_of(number) if known else None)
+                for number, url in enumerate(p_urls)
+            ),
+            "decodes": tuple(EngineSpec(url=url) for url in d_urls),
+            "drain_s": 0.0,
+            # The first check of each engine runs at the start; tests make the others happen.
+            "check_s": 3600.0,
+            **changes,
+        }
+        config = RouterConfig(mode=mode, on_prefill_failure=OnPrefillFailure(policy), **settings)
+        runner = build_runner(config)
+        url = await stack.enter_async_context(listening(runner))
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        opened = Pair(prefills, decodes, url, client, runner)
+        yield opened
+        check_sums(await opened.samples())
+        await opened.until_empty()
+
+
+def coordinates_of(number: int) -> Coordinates:
+    return attrs.evolve(COORDINATES, kv_port=COORDINATES.kv_port + number)
+
+
 @pytest.fixture
 def pair() -> OpenPair:
-    """Open a pair: P answers with params, D with a text, until the test says otherwise."""
+    """Open a P, a D and a router: P answers with params, D with a text, until told otherwise."""
+    return open_fleet
 
-    @asynccontextmanager
-    async def open_pair(
-        mode: Mode = Mode.PUSH, *, policy: str = "fail", **changes: Any
-    ) -> AsyncIterator[Pair]:
-        prefill = FakeEngine(reply({"id": "p", "kv_transfer_params": P_PARAMS}))
-        decode = FakeEngine(reply({"id": "d", "choices": [{"text": "from D"}]}))
-        async with prefill.running(), decode.running():
-            settings: dict[str, Any] = {
-                "prefill_url": prefill.url,
-                "decode_url": decode.url,
-                "coordinates": COORDINATES,
-                "drain_s": 0.0,
-                **changes,
-            }
-            config = RouterConfig(
-                mode=mode, on_prefill_failure=OnPrefillFailure(policy), **settings
-            )
-            runner = build_runner(config)
-            async with listening(runner) as url, aiohttp.ClientSession() as client:
-                opened = Pair(prefill, decode, url, client, runner)
-                yield opened
-                check_sums(await opened.samples())
 
-    return open_pair
+@pytest.fixture
+def fleet() -> OpenPair:
+    """The same under the name for tests with more engines."""
+    return open_fleet
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from click.testing import CliRunner
 
 from kvxfer.errors import BadValue
 from kvxfer_router.cli import main
-from kvxfer_router.config import Coordinates, Mode, RouterConfig
+from kvxfer_router.config import Coordinates, EngineSpec, Mode, RouterConfig
 
 GOOD: dict[str, Any] = {
     "mode": Mode.PULL,
-    "prefill_url": "http://p:1/base",
-    "decode_url": "https://d",
+    "prefills": (EngineSpec(url="http://p:1/base"),),
+    "decodes": (EngineSpec(url="https://d"),),
 }
 
 
@@ -32,11 +32,8 @@ def test_a_good_configuration_is_taken() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("prefill_url", "p:8100"),
-        ("prefill_url", "ftp://p"),
-        ("decode_url", "http://"),
-        ("decode_url", "http://d:99999"),
-        ("decode_url", "http://d/?x=1"),
+        ("prefills", ()),
+        ("decodes", (EngineSpec(url="http://d"), EngineSpec(url="http://d"))),
         ("host", ""),
         ("port", -1),
         ("port", 65536),
@@ -72,12 +69,12 @@ def test_push_needs_p_s_coordinates() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--decode", "http://d"], "--prefill"),
-        (["--prefill", "http://p", "--decode", "d"], "decode_url"),
+        (["--decode", "http://d"], "prefills"),
+        (["--prefill", "http://p", "--decode", "d"], "url"),
         (["--prefill", "http://p", "--decode", "http://d"], "coordinates"),
         (
             ["--prefill", "http://p", "--decode", "http://d", "--prefill-kv-port", "5"],
-            "--prefill-engine-id",
+            "engine_id",
         ),
         (["--prefill", "http://p", "--decode", "http://d", "--mode", "shove"], "shove"),
     ],

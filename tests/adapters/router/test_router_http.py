@@ -44,31 +44,55 @@ async def test_a_body_above_the_bound_is_refused(pair: Any) -> None:
 
 
 async def test_health_needs_no_engine(pair: Any, down_url: str) -> None:
-    async with pair(Mode.PUSH, prefill_url=down_url, decode_url=down_url) as net:
+    async with pair(Mode.PUSH, prefill_urls=(down_url,), decode_urls=(down_url,)) as net:
         assert await net.get("/health") == (200, {"status": "ok"})
 
 
 async def test_ready_when_both_engines_are_healthy(pair: Any) -> None:
     async with pair(Mode.PUSH) as net:
+        await net.until_checked()
         status, state = await net.get("/ready")
         assert (status, state["ready"]) == (200, True)
+        assert state["decode"] == [
+            {"engine": net.decode.url, "state": "up", "check": True, "legs": 0}
+        ]
         net.decode.health_status = 503
+        await net.check(net.decode)
         status, state = await net.get("/ready")
-        assert (status, state["prefill"], state["decode"]) == (503, "ok", "status 503")
+        assert (status, state["ready"], state["decode"][0]["check"]) == (503, False, False)
 
 
-async def test_not_ready_while_an_engine_is_down(pair: Any, down_url: str) -> None:
-    async with pair(Mode.PUSH, prefill_url=down_url) as net:
+@pytest.mark.parametrize(("policy", "status"), [("fail", 503), ("decode", 200)])
+async def test_ready_without_any_p_only_if_d_may_do_alone(
+    pair: Any, down_url: str, policy: str, status: int
+) -> None:
+    async with pair(Mode.PUSH, policy=policy, prefill_urls=(down_url,)) as net:
+        await net.until_checked()
+        told, state = await net.get("/ready")
+        assert (told, state["prefill"][0]["check"]) == (status, False)
+
+
+async def test_not_ready_before_the_first_check(pair: Any) -> None:
+    async with pair(Mode.PUSH) as net:
+        await net.until_checked()
+        for engine in net.engines.values():
+            engine.health.check_good = None
         status, state = await net.get("/ready")
-        assert (status, state["decode"]) == (503, "ok")
-        assert "no connection" in state["prefill"]
+        assert (status, state["decode"][0]["check"]) == (503, None)
+
+
+async def test_an_unknown_path_is_told_in_openai_s_form(pair: Any) -> None:
+    async with pair(Mode.PUSH) as net:
+        status, answer = await net.get("/v1/embeddings")
+        assert (status, answer["error"]["code"]) == (404, 404)
+        assert "GET /v1/embeddings" in answer["error"]["message"]
 
 
 async def test_models_are_d_s(pair: Any, down_url: str) -> None:
     async with pair(Mode.PUSH) as net:
         status, models = await net.get("/v1/models")
         assert (status, models["data"]) == (200, [{"id": "tiny"}])
-    async with pair(Mode.PUSH, decode_url=down_url) as net:
+    async with pair(Mode.PUSH, decode_urls=(down_url,)) as net:
         assert (await net.get("/v1/models"))[0] == 502
 
 
@@ -85,7 +109,7 @@ async def test_outcomes_add_up(pair: Any) -> None:
         assert samples["dispatches_total push completed"] == 1
         assert samples["dispatches_total pull completed"] == 1
         assert samples["dispatches_total decode completed"] == 1
-        assert samples["first_byte_seconds_count push"] == 2
+        assert samples["first_byte_seconds_count push"] == 1
 
 
 async def test_metrics_are_prometheus_text(pair: Any) -> None:

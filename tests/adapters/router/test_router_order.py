@@ -96,7 +96,7 @@ async def test_an_unknown_order_is_refused(pair: Any) -> None:
 
 
 async def test_push_without_coordinates_is_refused_until_p_has_told_them(pair: Any) -> None:
-    async with pair(Mode.PULL, coordinates=None) as net:
+    async with pair(Mode.PULL, known=False) as net:
         push = {"X-Kvxfer-Mode": "push"}
         status, answer = await net.post(BODY, headers=push)
         assert status == 400

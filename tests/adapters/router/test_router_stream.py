@@ -16,7 +16,7 @@ BODY = {"model": "tiny", "prompt": "one two three", "max_tokens": 8, "stream": T
 FIRST, SECOND, LAST = b'data: {"n": 1}\n\n', b'data: {"n": 2}\n\n', b"data: [DONE]\n\n"
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", [Mode.PUSH, Mode.PULL])
 async def test_chunks_pass_one_by_one(pair: Any, mode: Mode) -> None:
     async with pair(mode) as net:
         read: asyncio.Queue[bytes] = asyncio.Queue()
@@ -74,24 +74,49 @@ async def test_an_empty_answer_is_passed_on(pair: Any) -> None:
             assert await response.read() == b""
 
 
-async def test_a_stream_that_breaks_off_at_d_breaks_off_at_the_client(pair: Any) -> None:
+@pytest.mark.parametrize("torn", [b"", b'data: {"id": "d", "choi'])
+async def test_a_stream_that_breaks_off_at_d_ends_with_an_error_event(
+    pair: Any, torn: bytes
+) -> None:
+    """Nothing of a torn event reaches the client, or the error event would be part of it."""
     async with pair(Mode.PUSH) as net:
         read = asyncio.Event()
 
         async def break_off(exchange: Any) -> web.StreamResponse:
             response = await exchange.stream(FIRST)
             await read.wait()
-            exchange.request.transport.abort()
+            if torn:
+                await response.write(torn)
+            exchange.request.transport.close()
             return response
 
         net.decode.behave = break_off
         async with net.open(BODY) as response:
             assert await response.content.readany() == FIRST
             read.set()
-            with pytest.raises(aiohttp.ClientError):
-                await response.content.readany()
+            last = await response.read()
+        assert last.startswith(b'data: {"error": {"message": "decode leg: connection broke off')
+        assert last.endswith(b"\n\n")
+        assert b"[DONE]" not in last
         await net.until_sample("dispatches_total push failed", 1)
         assert (await net.samples())["leg_failures_total broken decode"] == 1
+
+
+async def test_a_stream_that_is_no_event_stream_is_cut(pair: Any) -> None:
+    async with pair(Mode.PUSH) as net:
+
+        async def break_off(exchange: Any) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(exchange.request)
+            await response.write(b"only this")
+            exchange.request.transport.close()
+            return response
+
+        net.decode.behave = break_off
+        with pytest.raises(aiohttp.ClientError):
+            async with net.open(BODY) as response:
+                await response.read()
+        await net.until_sample("dispatches_total push failed", 1)
 
 
 async def test_a_short_answer_of_d_is_cut_not_completed(pair: Any) -> None:
