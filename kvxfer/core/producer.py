@@ -380,6 +380,8 @@ class Producer:
         if served.superseded:
             return
         source = self.sources.get(served.key.transfer_id)
+        if (source is None or source.consumers is None) and self._somebody_waits(served):
+            return
         if source is None:
             self.memory.note_unwanted(served.key.transfer_id, served.reason)
             return
@@ -391,6 +393,11 @@ class Producer:
         source.served.add(served.peer.key)
         if source.all_served():
             self._fire(source, SourceEvent.SERVED, Reason.NONE)
+
+    def _somebody_waits(self, served: AnyServed) -> bool:
+        """Another attempt is parked for the same offer: its consumer has not left."""
+        others = self.attempts.of_transfer(served.key.transfer_id)
+        return any(one is not served and one.parked and not one.superseded for one in others)
 
     def check_idle(self, transfer_id: TransferId) -> None:
         """Let the source go where nothing reads its blocks any more (B1)."""

@@ -541,3 +541,38 @@ def test_what_hangs_on_one_peer_is_found_without_the_others() -> None:
     consumer.handle(register(P0), 0)
     assert len(consumer.consumer._at(P0)) == 1
     assert len(consumer.consumer._at(P1)) == 50
+
+
+@pytest.mark.parametrize("expected", [False, True])
+def test_a_consumer_that_leaves_does_not_take_the_offer_from_another_that_waits(
+    expected: bool,
+) -> None:
+    """A router sent the request to one engine, gave up on it, and sent it to another."""
+    producer = session(P0, Role.PRODUCER)
+    first = called(producer, 1, PeerKey("E", 0), life=7)
+    second = called(producer, 2, D0, life=8)
+    if expected:
+        producer.handle(ev.Expect(transfer_id=T, tag="p"), 0)
+    producer.receive(first, grant(life=7), 0)
+    producer.receive(second, grant(life=8), 0)
+    cancel = Cancel(header=header(sender=7, receiver=1), reason=Reason.CANCELLED_BY_CONSUMER)
+    producer.receive(first, cancel, 0)
+    producer.poll()
+    producer.handle(offer(), 0)
+    effects = producer.poll()
+    assert not [e for e in effects if isinstance(e, fx.TellUnsent)]
+    (posted,) = [e for e in effects if isinstance(e, fx.Post)]
+    assert posted.link == second
+
+
+def test_the_last_consumer_that_leaves_takes_the_offer() -> None:
+    producer = session(P0, Role.PRODUCER)
+    links = [called(producer, n, PeerKey("E", n), life=6 + n) for n in (1, 2)]
+    for n, link in enumerate(links, 1):
+        producer.receive(link, grant(life=6 + n), 0)
+    for n, link in enumerate(links, 1):
+        head = header(sender=6 + n, receiver=1)
+        producer.receive(link, Cancel(header=head, reason=Reason.CANCELLED_BY_CONSUMER), 0)
+    producer.poll()
+    producer.handle(offer(), 0)
+    assert tells(producer) == ["Unsent:CANCELLED_BY_CONSUMER"]
