@@ -54,6 +54,8 @@ class Settings:
     """vLLM appends random digits to request ids."""
     mode: str = "push"
     """One of MODES; D's counts. P serves both, whatever its own is."""
+    split_kv: bool = False
+    """K and V are described as two planes, for a peer that keeps them apart (kvxfer_neuron)."""
     stream_tokens: int = 0
     """P offers what is final while the prefill runs, in parts of so many tokens; 0: at its end."""
 
@@ -121,6 +123,7 @@ def read_settings(
         fail_on_load_failure=failure_policy == "fail",
         randomized_ids=randomized_ids,
         mode=_mode(extra, named_mode),
+        split_kv=_flag(extra, "split_kv", False),
         stream_tokens=step_tokens if stream else 0,
     )
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from kvxfer.driver import Memory
 from kvxfer.layout.geometry import BlockTable, Shard
+from kvxfer.layout.halves import with_halves
 from kvxfer_neuron import (
     Elements,
     NxdiCache,
@@ -27,6 +28,7 @@ from kvxfer_neuron import (
     place,
 )
 from kvxfer_vllm.cache_groups import CacheGroup
+from kvxfer_vllm.geometry import describe_caches
 
 Array = npt.NDArray[np.uint16]
 Reader = Callable[[Array, Sequence[int]], Array]
@@ -84,6 +86,17 @@ class Cache:
     def read(self, layer: str, plane: int, blocks: Sequence[int]) -> Array:
         """(tokens, heads, dim) by the engine's own indices."""
         return self.readers[plane](self.arrays[layer][plane], blocks)
+
+    def with_tokens(
+        self, layer: str, plane: int, blocks: Sequence[int], start: int, tokens: Array
+    ) -> Array:
+        """A copy of that tensor into which the engine would have written `tokens` from `start`."""
+        copy: Array = self.arrays[layer][plane].copy()
+        positions = np.arange(copy.size).reshape(copy.shape)
+        copy.reshape(-1)[self.readers[plane](positions, blocks)[start : start + len(tokens)]] = (
+            tokens
+        )
+        return copy
 
     def fill(self, seed: int) -> None:
         for number, pair in enumerate(self.arrays.values()):
@@ -189,3 +202,20 @@ def paged_cache(
 
     arrays = {layer: (array[0], array[1]) for layer, array in tensors.items()}
     return Cache(arrays=arrays, readers=(read, read), shard=shard, memories=memories, is_line=False)
+
+
+def packed_cache(*, layers: Sequence[str], blocks: int, heads: int, tokens: int, dim: int) -> Cache:
+    """vLLM on a GPU, blocks outermost: (blocks, layers, heads, slots, K beside V) in one buffer."""
+    whole = np.zeros((blocks, len(layers), heads, tokens, 2 * dim), np.uint16)
+    views = {layer: whole[:, number] for number, layer in enumerate(layers)}
+    group = CacheGroup(layers=tuple(layers), tokens_per_block=tokens, manager_blocks=blocks)
+    tensors = {layer: Tensor(view) for layer, view in views.items()}
+    shard, memories = describe_caches(tensors, group, heads)
+    arrays = {layer: (view[..., :dim], view[..., dim:]) for layer, view in views.items()}
+    return Cache(
+        arrays=arrays,
+        readers=(_blocks_hnd, _blocks_hnd),
+        shard=with_halves(shard),
+        memories=memories,
+        is_line=False,
+    )

@@ -70,6 +70,7 @@ def test_data_parallel_ranks_listen_on_ports_of_their_own() -> None:
         ("mode", "sideways"),
         ("mode", None),
         ("stream", "yes"),
+        ("split_kv", 1),
         ("transport_options", ["UCX"]),
     ],
 )
@@ -131,3 +132,8 @@ def test_digest_tells_prompts_apart() -> None:
 def test_a_prompt_without_token_ids_has_no_digest() -> None:
     assert prompt_digest(None) == b""
     assert prompt_digest([]) == b""
+
+
+def test_k_and_v_are_split_where_asked_for() -> None:
+    assert not settings().split_kv
+    assert settings({"split_kv": True}).split_kv
