@@ -105,6 +105,18 @@ class Cache:
                 array[...] = chance.integers(0, 1 << 16, array.shape, np.uint16)
 
 
+class Host:
+    """Where tensors come from: host memory, as in an engine's CPU mode."""
+
+    @staticmethod
+    def zeros(shape: Sequence[int]) -> Array:
+        return np.zeros(tuple(shape), np.uint16)
+
+    @staticmethod
+    def tensor(array: Array) -> Tensor:
+        return Tensor(array)
+
+
 def numbered(array: Array) -> Array:
     """Another array of that shape, in which each element holds its position in memory order."""
     order = np.argsort(-np.array(array.strides), kind="stable")
@@ -151,16 +163,17 @@ def nxdi_cache(
     dim: int,
     tiled: bool = False,
     rank: Place | None = None,
+    device: Any = Host,
 ) -> Cache:
     """Lines or blocks of `tokens` tokens; K and V are tensors of their own."""
     key_shape, read_key, read_value = _SHAPES[order]
     n = (TILE, tokens // TILE) if tiled else (tokens,)
     value_shape = _SHAPES[Order.LINES if order is Order.LINES_KEY_TRANSPOSED else order][0]
     shapes = [shape(usable + spare, heads, n, dim) for shape in (key_shape, value_shape)]
-    arrays = {
-        layer: (np.zeros(shapes[0], np.uint16), np.zeros(shapes[1], np.uint16)) for layer in layers
-    }
-    placed = [{la: place(la, Tensor(pair[i])) for la, pair in arrays.items()} for i in (0, 1)]
+    arrays = {layer: (device.zeros(shapes[0]), device.zeros(shapes[1])) for layer in layers}
+    placed = [
+        {la: place(la, device.tensor(pair[i])) for la, pair in arrays.items()} for i in (0, 1)
+    ]
     shard, memories = describe_nxdi(
         *placed,
         NxdiCache(order=order, usable=usable),
@@ -183,17 +196,18 @@ def paged_cache(
     pooled: bool = False,
     elements: Elements = PLAIN,
     rank: Place | None = None,
+    device: Any = Host,
     **group: Any,
 ) -> Cache:
     """vLLM Neuron: (2, blocks, heads, block, dim) of each layer, or of all in one buffer."""
     shape = (2, blocks * physical, heads, tokens // physical, dim)
     if pooled:
-        stacked = np.zeros((len(layers), *shape), np.uint16)
+        stacked = device.zeros((len(layers), *shape))
         tensors = dict(zip(layers, stacked, strict=True))
     else:
-        tensors = {layer: np.zeros(shape, np.uint16) for layer in layers}
+        tensors = {layer: device.zeros(shape) for layer in layers}
     spec = CacheGroup(layers=tuple(layers), tokens_per_block=tokens, manager_blocks=blocks, **group)
-    placed = {layer: place(layer, Tensor(array)) for layer, array in tensors.items()}
+    placed = {layer: place(layer, device.tensor(array)) for layer, array in tensors.items()}
     shard, memories = describe_paged(placed, (spec,), rank or Place.alone(heads), elements)
 
     def read(array: Array, ids: Sequence[int]) -> Array:
