@@ -7,6 +7,7 @@ what a real device changes. LIBFABRIC needs `make fabric`; elsewhere it skips wi
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from kvxfer.errors import LocalFault, TransportFault
 from kvxfer.status import Status
 from kvxfer.transport import neuron
 from kvxfer.transport.caps import Caps
+from kvxfer.transport.finding import Level
 from kvxfer.transport.neuron import NeuronRuntime, RuntimeState
 from kvxfer.transport.ops import TransportOps
 from kvxfer.transport.registry import descriptor_of
@@ -297,3 +299,21 @@ def test_an_agent_over_ucx_does_not_start_on_device_memory(
     cache = paged_cache(**MODEL, blocks=3, tokens=4, device=device)
     with pytest.raises(TransportFault, match="memory kind = 'neuron': UCX cannot reach it"):
         End.start("neuron", cache, "nixl", {})
+
+
+def test_doctor_tries_the_runtime_where_there_are_devices(
+    nixl: TransportOps, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The package has a function of that name, too.
+    diagnose = importlib.import_module("kvxfer_nixl.diagnose")
+    (tmp_path / "neuron0").touch()
+    monkeypatch.setattr(diagnose, "_DEVICES", str(tmp_path))
+    fabric, runtime = (f for f in diagnose.diagnose() if f.subject != "nixl UCX")
+    if os.environ.get("KVXFER_FABRIC") == "required":
+        assert (fabric.level, fabric.text.split()[:2]) == (Level.FINE, ["libfabric", "2.5"])
+    else:
+        assert (fabric.level, "docs/fabric.md" in fabric.fix) == (Level.PROBLEM, True)
+    assert runtime.level is Level.FINE
+    monkeypatch.setattr(NeuronRuntime, "find", lambda: None)
+    *_, runtime = diagnose.diagnose()
+    assert (runtime.level, neuron.LIBRARY_VARIABLE in runtime.fix) == (Level.PROBLEM, True)
