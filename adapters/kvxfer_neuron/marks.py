@@ -6,6 +6,9 @@ have one fingerprint; plain elements have that of vLLM's adapter, so that the tw
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import attrs
 
 from kvxfer.errors import BadValue
@@ -30,3 +33,20 @@ class Elements:
         if "float8" in self.dtype and not self.scales:
             raise BadValue("scales", self.scales, f"the convention of scales, for {self.dtype}")
         return " ".join(part for part in (self.dtype, self.scales, self.packing) if part)
+
+
+_KEYS = {"cache_scales": "scales", "cache_packing": "packing"}
+"""Keys of `kv_connector_extra_config`, and what of `Elements` they give."""
+
+
+def marks_of(extra: Mapping[str, Any]) -> dict[str, str]:
+    """What the operator says of the elements, by their names in `Elements`. Raises BadValue with the key."""
+    marks = {}
+    for key, name in _KEYS.items():
+        if key not in extra:
+            continue
+        value = extra[key]
+        if not isinstance(value, str) or not value:
+            raise BadValue(key, value, "a name that is not empty")
+        marks[name] = value
+    return marks

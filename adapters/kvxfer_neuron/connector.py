@@ -1,0 +1,48 @@
+"""The class that vLLM on Neuron loads: vLLM's connector with Neuron's worker side.
+
+Owns the choice of that side and the two settings of its own. Invariant: every hook is
+the one of `kvxfer_vllm`; push and pull, ids, leases and reports are not repeated here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvxfer_neuron.marks import marks_of
+from kvxfer_neuron.worker_side import NeuronWorkerSide
+from kvxfer_vllm.connector import KvxferConnector
+from kvxfer_vllm.scheduler_side import SchedulerSide
+
+
+class KvxferNeuronConnector(KvxferConnector):
+    """Push unless the option `mode` says pull."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        marks = marks_of(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        worker, scheduler = self._worker, self._scheduler
+        if worker is not None:
+            self._worker = NeuronWorkerSide(
+                worker.settings, worker.group, worker.heads_total, marks=marks
+            )
+        elif scheduler is not None and "packing" in marks:
+            self._scheduler = SchedulerSide(
+                scheduler.settings, scheduler.tokens_per_block, whole_blocks=True
+            )
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:  # noqa: ARG003
+        """Neuron has one layout; nothing is asked for."""
+        return None
+
+
+class KvxferNeuronPushConnector(KvxferNeuronConnector):
+    """The same under a name that says the direction."""
+
+    named_mode = "push"
+
+
+class KvxferNeuronPullConnector(KvxferNeuronConnector):
+    """The same under a name that says the other direction."""
+
+    named_mode = "pull"

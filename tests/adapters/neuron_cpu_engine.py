@@ -1,0 +1,63 @@
+"""vLLM's CPU engine with Neuron's cache: loaded by vLLM as a connector's module.
+
+Each layer gets a cache of its own, (2, blocks, heads, block, dim), in place of the one that
+vLLM allocated; vLLM's own kernels compute on it. The connector then sees what it would see
+on Neuron. Inside a (block, head) page the kernels have an order of their own, so that pages
+travel whole, as packed FP8 does on Neuron.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kvxfer_neuron.connector import KvxferNeuronPullConnector, KvxferNeuronPushConnector
+
+
+class SplitCache(torch.Tensor):
+    """Neuron's tensor, which tells vLLM's CPU backend what its own would.
+
+    The backend asks for the shape (blocks, heads, slots, content), for a view with K and V
+    one behind the other, and cuts that in two.
+    """
+
+    @staticmethod
+    def of(whole: torch.Tensor) -> SplitCache:
+        made = whole[0].as_subclass(SplitCache)
+        made.whole = whole
+        return made
+
+    def size(self) -> tuple[int, ...]:
+        _, blocks, heads, slots, dim = self.whole.shape
+        return blocks, heads, slots, 2 * dim
+
+    def view(self, shape: tuple[int, ...]) -> SplitCache:
+        blocks, heads, slots, _ = self.size()
+        assert shape == (blocks, heads, 2 * slots, -1)
+        return self
+
+    def chunk(self, parts: int, dim: int) -> tuple[torch.Tensor, ...]:
+        assert (parts, dim) == (2, 2)
+        return self.whole.unbind(0)
+
+
+class _SplitCaches:
+    """Mixed into a connector: the caches are exchanged before it sees them."""
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        context = self._vllm_config.compilation_config.static_forward_context
+        split = {}
+        for layer, cache in kv_caches.items():
+            blocks, heads, slots, content = cache.shape
+            split[layer] = torch.zeros((2, blocks, heads, slots, content // 2), dtype=cache.dtype)
+            context[layer].kv_cache = SplitCache.of(split[layer])
+        super().register_kv_caches(split)
+
+
+class NixlPushConnector(_SplitCaches, KvxferNeuronPushConnector):
+    """By the name that `kvxfer_vllm.pd` asks for."""
+
+
+class NixlPullConnector(_SplitCaches, KvxferNeuronPullConnector):
+    """By the name that `kvxfer_vllm.pd` asks for."""
