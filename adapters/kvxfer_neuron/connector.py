@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvxfer.errors import LocalFault
 from kvxfer_neuron.marks import marks_of
 from kvxfer_neuron.worker_side import NeuronWorkerSide
-from kvxfer_vllm.connector import KvxferConnector
 from kvxfer_vllm.scheduler_side import SchedulerSide
+
+try:
+    from kvxfer_vllm.connector import KvxferConnector
+except ImportError as error:
+    raise LocalFault(
+        f"kvxfer_neuron's connector needs the hooks of vLLM 0.32 or later: {error}"
+    ) from error
 
 
 class KvxferNeuronConnector(KvxferConnector):

@@ -40,7 +40,10 @@ _KEYS = {"cache_scales": "scales", "cache_packing": "packing"}
 
 
 def marks_of(extra: Mapping[str, Any]) -> dict[str, str]:
-    """What the operator says of the elements, by their names in `Elements`. Raises BadValue with the key."""
+    """What the operator says of the elements, by their names in `Elements`.
+
+    Raises BadValue with the key.
+    """
     marks = {}
     for key, name in _KEYS.items():
         if key not in extra:

@@ -8,11 +8,14 @@ travel whole, as packed FP8 does on Neuron.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 
 from kvxfer_neuron.connector import KvxferNeuronPullConnector, KvxferNeuronPushConnector
+
+logger = logging.getLogger("vllm.kvxfer")
 
 
 class SplitCache(torch.Tensor):
@@ -53,6 +56,9 @@ class _SplitCaches:
             split[layer] = torch.zeros((2, blocks, heads, slots, content // 2), dtype=cache.dtype)
             context[layer].kv_cache = SplitCache.of(split[layer])
         super().register_kv_caches(split)
+        group = self.worker_side.agent.config.shard.groups[0]
+        names = [plane.name for plane in group.planes]
+        logger.info("Neuron's cache, planes %s, %s", names, group.fingerprint)
 
 
 class NixlPushConnector(_SplitCaches, KvxferNeuronPushConnector):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import attrs
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 from neuron_caches import Tensor
 
+import kvxfer_neuron
 from kvxfer.driver import Role, TransferId
 from kvxfer.driver.commands import Offer
-from kvxfer.errors import BadValue
+from kvxfer.errors import BadValue, LocalFault
 from kvxfer.layout.geometry import BlockTable, GroupKind
 from kvxfer_neuron.marks import marks_of
 from kvxfer_neuron.worker_side import NeuronWorkerSide
@@ -111,3 +113,12 @@ def test_marks_that_are_no_names() -> None:
     for key in ("cache_scales", "cache_packing"):
         with pytest.raises(BadValue, match=key):
             marks_of({key: ""})
+
+
+def test_a_vllm_without_the_hooks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kvxfer_vllm.connector", None)
+    monkeypatch.delitem(sys.modules, "kvxfer_neuron.connector", raising=False)
+    with pytest.raises(LocalFault, match=r"needs the hooks of vLLM 0.32 or later: .*connector"):
+        _ = kvxfer_neuron.KvxferNeuronPushConnector
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = kvxfer_neuron.Nothing
