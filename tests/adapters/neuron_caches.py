@@ -48,6 +48,9 @@ class Tensor:
         self.dtype = f"torch.{array.dtype.name}"
         self.device = SimpleNamespace(type=device, index=index)
 
+    def __getitem__(self, place: Any) -> Any:
+        return self.array[place]
+
     def stride(self) -> tuple[int, ...]:
         return tuple(step // self.array.itemsize for step in self.array.strides)
 

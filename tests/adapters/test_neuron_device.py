@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from neuron_caches import Tensor, nxdi_cache, packed_cache, paged_cache
-from neuron_ends import End, move
+from neuron_ends import DEADLINE_S, End, move
 from neuron_fake import Device, build
 
-from kvxfer.driver import Initiator, Memory
+from kvxfer.driver import Initiator, Memory, ProducerAddress, Role, TransferId
+from kvxfer.driver.commands import Offer, Register
 from kvxfer.errors import LocalFault, TransportFault
+from kvxfer.layout.geometry import BlockTable
 from kvxfer.status import Status
 from kvxfer.transport import neuron
 from kvxfer.transport.caps import Caps
@@ -29,6 +33,11 @@ from kvxfer.transport.ops import TransportOps
 from kvxfer.transport.registry import descriptor_of
 from kvxfer_neuron import Order, place, resolve
 from kvxfer_neuron.hbm import materialise
+from kvxfer_neuron.worker_side import NeuronWorkerSide
+from kvxfer_vllm.cache_groups import CacheGroup
+from kvxfer_vllm.config import Settings
+from kvxfer_vllm.ledger import Report
+from kvxfer_vllm.metadata import Receive, Send, StepOrders
 
 MAPPED = neuron.MAP_VARIABLE
 FABRIC = {"backends": ["LIBFABRIC"]}
@@ -291,6 +300,92 @@ def test_a_device_and_a_host_engine_hand_requests_to_each_other(
     finally:
         for end in ends:
             end.agent.close()
+
+
+@pytest.mark.parametrize("initiator", list(Initiator))
+@pytest.mark.parametrize("options", [{}, FABRIC], ids=["UCX", "LIBFABRIC"])
+def test_the_worker_sides_of_two_engines_on_devices(
+    options: dict[str, Any],
+    initiator: Initiator,
+    open_or_skip: Callable[..., int],
+    device: Device,
+    as_host_memory: None,
+) -> None:
+    """What vLLM's workers get is tensors and orders; what comes back is request ids."""
+    open_or_skip(options)
+    p, p_tensors = worker_side("p", Role.PRODUCER, device, options)
+    d, d_tensors = worker_side("d", Role.CONSUMER, device, options)
+    try:
+        here, there, tokens = [5, 2, 8], [1, 7, 3], 70
+        for number, tensor in enumerate(p_tensors):
+            chance = np.random.default_rng(number)
+            tensor.array[...] = chance.integers(0, 1 << 16, tensor.shape, np.uint16)
+        host, port = p.agent.address or ("", 0)
+        producer = ProducerAddress(engine_id="p", rank=0, host=host, port=port)
+        transfer = TransferId("r:t")
+        register = Register(
+            transfer_id=transfer,
+            producers=(producer,),
+            tables=(table(there),),
+            token_start=0,
+            token_stop=tokens,
+            tag="r-d",
+            initiator=initiator,
+        )
+        offer = Offer(transfer_id=transfer, tables=(table(here),), token_count=tokens, tag="r-p")
+        d.deliver(StepOrders(step=1, orders=(Receive(request_id="r-d", register=register),)))
+        p.deliver(StepOrders(step=1, orders=(Send(request_id="r-p", offer=offer),)))
+        assert report_of(d).received == {"r-d"}
+        assert report_of(p).sent == {"r-p"}
+        for source, target in zip(p_tensors, d_tensors, strict=True):
+            # 70 tokens are two blocks of 32 and 6 tokens of a third.
+            expected = np.zeros_like(target.array)
+            expected[:, there] = source.array[:, here]
+            expected[:, there[-1], :, tokens % 32 :] = 0
+            assert np.array_equal(target.array, expected)
+    finally:
+        p.close()
+        d.close()
+
+
+def worker_side(
+    name: str, role: Role, device: Device, options: dict[str, Any]
+) -> tuple[NeuronWorkerSide, list[Any]]:
+    settings = Settings(
+        engine_id=name,
+        role=role,
+        host="127.0.0.1",
+        port=0,
+        transport="nixl",
+        transport_options=options,
+        offer_lease_ms=60_000,
+        deadline_ms=60_000,
+        check_digest=True,
+        allow_remote=False,
+        fail_on_load_failure=True,
+        randomized_ids=True,
+    )
+    group = CacheGroup(layers=MODEL["layers"], tokens_per_block=32, manager_blocks=9)
+    side = NeuronWorkerSide(settings, group, 2)
+    tensors = [device.tensor(device.zeros((2, 9, 2, 32, 8))) for _ in MODEL["layers"]]
+    side.register_caches(dict(zip(MODEL["layers"], tensors, strict=True)))
+    return side, tensors
+
+
+def table(blocks: list[int]) -> BlockTable:
+    return BlockTable(group=0, first_token=0, blocks=np.array(blocks, np.int64))
+
+
+def report_of(side: NeuronWorkerSide) -> Report:
+    """The first report that says anything."""
+    end = time.monotonic() + DEADLINE_S
+    while True:
+        report = side.take_report()
+        if report.sent or report.received:
+            assert not report.failed
+            return report
+        assert time.monotonic() < end, "nothing was reported"
+        side.agent.wait(1.0)
 
 
 def test_an_agent_over_ucx_does_not_start_on_device_memory(

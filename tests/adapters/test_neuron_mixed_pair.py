@@ -106,6 +106,13 @@ def test_a_line_becomes_one_run_for_each_head_where_both_have_lines(
     assert one.agent.counters()["descriptors_posted"] == 4 * 2 * 2
 
 
+def test_a_transposed_k_moves_as_a_run_for_each_element(start: Callable[..., End]) -> None:
+    one, two = (start(name, NEURON["lines, K transposed"][0](), "loopback") for name in "ab")
+    one.cache.fill(1)
+    move(one, two, [1], [2], (0, TOKENS), Initiator.PRODUCER)
+    assert one.agent.counters()["descriptors_posted"] == 4 * 2 * (8 + 1)
+
+
 def test_a_gpu_that_was_not_told_to_split_is_refused_with_the_planes(
     start: Callable[..., End],
 ) -> None:
