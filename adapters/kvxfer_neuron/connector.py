@@ -11,7 +11,6 @@ from typing import Any
 from kvxfer.errors import LocalFault
 from kvxfer_neuron.marks import marks_of
 from kvxfer_neuron.worker_side import NeuronWorkerSide
-from kvxfer_vllm.scheduler_side import SchedulerSide
 
 try:
     from kvxfer_vllm.connector import KvxferConnector
@@ -24,18 +23,16 @@ except ImportError as error:
 class KvxferNeuronConnector(KvxferConnector):
     """Push unless the option `mode` says pull."""
 
+    worker_class = NeuronWorkerSide
+
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        marks = marks_of(vllm_config.kv_transfer_config.kv_connector_extra_config)
-        worker, scheduler = self._worker, self._scheduler
-        if worker is not None:
-            self._worker = NeuronWorkerSide(
-                worker.settings, worker.group, worker.heads_total, marks=marks
-            )
-        elif scheduler is not None and "packing" in marks:
-            self._scheduler = SchedulerSide(
-                scheduler.settings, scheduler.tokens_per_block, whole_blocks=True
-            )
+        if isinstance(self._worker, NeuronWorkerSide):
+            self._worker.marks = _marks(vllm_config)
+
+    @classmethod
+    def has_packed_pages(cls, vllm_config: Any) -> bool:
+        return super().has_packed_pages(vllm_config) or "packing" in _marks(vllm_config)
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:  # noqa: ARG003
@@ -53,3 +50,7 @@ class KvxferNeuronPullConnector(KvxferNeuronConnector):
     """The same under a name that says the other direction."""
 
     named_mode = "pull"
+
+
+def _marks(vllm_config: Any) -> dict[str, str]:
+    return marks_of(vllm_config.kv_transfer_config.kv_connector_extra_config)

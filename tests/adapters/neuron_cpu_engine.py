@@ -4,16 +4,21 @@ Each layer gets a cache of its own, (2, blocks, heads, block, dim), in place of 
 vLLM allocated; vLLM's own kernels compute on it. The connector then sees what it would see
 on Neuron. Inside a (block, head) page the kernels have an order of their own, so that pages
 travel whole, as packed FP8 does on Neuron.
+
+KVXFER_NEURON_SIDE=kv_producer (or kv_consumer) makes only that engine Neuron's; the other keeps
+vLLM's cache, K beside V, and vLLM's own connector.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 import torch
 
 from kvxfer_neuron.connector import KvxferNeuronPullConnector, KvxferNeuronPushConnector
+from kvxfer_vllm.connector import KvxferPullConnector, KvxferPushConnector
 
 logger = logging.getLogger("vllm.kvxfer")
 
@@ -61,9 +66,32 @@ class _SplitCaches:
         logger.info("Neuron's cache, planes %s, %s", names, group.fingerprint)
 
 
-class NixlPushConnector(_SplitCaches, KvxferNeuronPushConnector):
-    """By the name that `kvxfer_vllm.pd` asks for."""
+class _NeuronPush(_SplitCaches, KvxferNeuronPushConnector):
+    """An engine with Neuron's cache."""
 
 
-class NixlPullConnector(_SplitCaches, KvxferNeuronPullConnector):
+class _NeuronPull(_SplitCaches, KvxferNeuronPullConnector):
+    """An engine with Neuron's cache."""
+
+
+def _chosen(neuron: type, other: type, arguments: tuple[Any, ...]) -> Any:
+    """What takes the place of a class that vLLM makes, by the engine's role."""
+    transfer = arguments[0].kv_transfer_config
+    if os.environ.get("KVXFER_NEURON_SIDE", transfer.kv_role) == transfer.kv_role:
+        return neuron(*arguments)
+    transfer.kv_connector_extra_config["split_kv"] = True
+    return other(*arguments)
+
+
+class NixlPushConnector(KvxferPushConnector):
     """By the name that `kvxfer_vllm.pd` asks for."""
+
+    def __new__(cls, *arguments: Any) -> Any:
+        return _chosen(_NeuronPush, KvxferPushConnector, arguments)
+
+
+class NixlPullConnector(KvxferPullConnector):
+    """By the name that `kvxfer_vllm.pd` asks for."""
+
+    def __new__(cls, *arguments: Any) -> Any:
+        return _chosen(_NeuronPull, KvxferPullConnector, arguments)
