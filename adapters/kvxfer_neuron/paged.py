@@ -116,7 +116,7 @@ def _check_shape(
 ) -> None:
     where = f"cache of {tensor.name}, shape {tensor.shape}"
     if len(tensor.shape) != len(AXES) or axes["P"][0] != 2:
-        raise LayoutMismatch(f"{where}: expected (2, blocks, heads, block, dim)")
+        raise LayoutMismatch(f"{where}: expected (2, blocks, heads, tokens, dim)")
     if axes["D"][1] != tensor.element_bytes:
         raise LayoutMismatch(f"{where}: elements are {axes['D'][1]} bytes apart")
     if axes["H"][0] != place.heads:

@@ -16,6 +16,9 @@ from kvxfer.driver import Memory
 from kvxfer.errors import LayoutMismatch
 from kvxfer.layout.geometry import Area, Plane
 
+_WORDS = {"P": "2", "B": "blocks", "H": "heads", "N": "tokens", "D": "dim"}
+"""Axes by their letters: K and V, lines or blocks, heads, tokens, elements of a head."""
+
 
 @attrs.frozen(kw_only=True)
 class Placed:
@@ -37,7 +40,8 @@ class Placed:
         """
         tiles = len(self.shape) - len(letters)
         if tiles < 0 or (tiles and "N" not in letters):
-            raise LayoutMismatch(f"cache of {self.name} has shape {self.shape}: expected {letters}")
+            expected = ", ".join(_WORDS[letter] for letter in letters)
+            raise LayoutMismatch(f"cache of {self.name}, shape {self.shape}: expected ({expected})")
         found, at = {}, 0
         for letter in letters:
             stop = at + 1 + (tiles if letter == "N" else 0)

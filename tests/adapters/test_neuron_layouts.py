@@ -113,7 +113,7 @@ def test_a_request_moves_between_any_two_and_nothing_else_changes(
     for (layer, plane), tokens in wanted.items():
         got = dst.read(layer, plane, there)
         assert np.array_equal(got[start:stop], tokens)
-        # Put back what was there: then the whole array must be as before.
+        # Every element that is not one of these tokens is as it was.
         numbers = dst.readers[plane](numbered(dst.arrays[layer][plane]), there)[start:stop]
         kept = before[layer][plane]
         touched = np.isin(numbered(kept), numbers)

@@ -47,9 +47,9 @@ def paged(second: Placed | None = None, group: CacheGroup = GROUP, **changes: An
 @pytest.mark.parametrize(
     ("shape", "text"),
     [
-        ((2, 3, 2, 20), "expected PBHND"),
-        ((3, 3, 2, 4, 5), r"expected \(2, blocks, heads, block, dim\)"),
-        ((2, 3, 2, 2, 2, 5), r"expected \(2, blocks, heads, block, dim\)"),
+        ((2, 3, 2, 20), r"expected \(2, blocks, heads, tokens, dim\)"),
+        ((3, 3, 2, 4, 5), r"expected \(2, blocks, heads, tokens, dim\)"),
+        ((2, 3, 2, 2, 2, 5), r"expected \(2, blocks, heads, tokens, dim\)"),
         ((2, 3, 1, 4, 5), "1 heads, and rank 0 holds heads 0 to 1"),
         ((2, 2, 2, 4, 5), "2 blocks, 3 needed"),
     ],
