@@ -86,12 +86,13 @@ def _chosen(neuron: type, other: type, arguments: tuple[Any, ...]) -> Any:
 class NixlPushConnector(KvxferPushConnector):
     """By the name that `kvxfer_vllm.pd` asks for."""
 
-    def __new__(cls, *arguments: Any) -> Any:
-        return _chosen(_NeuronPush, KvxferPushConnector, arguments)
+    def __new__(cls, vllm_config: Any, role: Any, kv_cache_config: Any) -> Any:
+        # vLLM looks for the name of the last parameter.
+        return _chosen(_NeuronPush, KvxferPushConnector, (vllm_config, role, kv_cache_config))
 
 
 class NixlPullConnector(KvxferPullConnector):
     """By the name that `kvxfer_vllm.pd` asks for."""
 
-    def __new__(cls, *arguments: Any) -> Any:
-        return _chosen(_NeuronPull, KvxferPullConnector, arguments)
+    def __new__(cls, vllm_config: Any, role: Any, kv_cache_config: Any) -> Any:
+        return _chosen(_NeuronPull, KvxferPullConnector, (vllm_config, role, kv_cache_config))
