@@ -48,7 +48,7 @@ lint: $(VENV)/.dev
 fabric: $(FABRIC_VENV)/.ready
 	KVXFER_FABRIC=required KVXFER_NIXL_PRELOAD=$(CURDIR)/$(FABRIC_VENV)/libcuda.so.1 \
 		tests/transports/fabric_namespace.sh $(FABRIC_VENV)/bin/python -m pytest \
-		tests/transports/test_nixl_fabric.py
+		tests/transports/test_nixl_fabric.py tests/adapters/test_neuron_device.py
 
 pd: $(PD_VENV)/.ready
 	$(PD_VENV)/bin/python -m kvxfer_vllm.pd check $(PD_ARGS)

@@ -61,6 +61,8 @@ class Settings:
     """Folder for a recording of every step; empty: where KVXFER_RECORD_DIR says, if it does."""
     metrics_address: tuple[str, int] | None = None
     """Where the agent of rank 0 serves its metrics; None: vLLM's own page is all."""
+    split_kv: bool = False
+    """K and V are described as two planes, for a peer that keeps them apart (kvxfer_neuron)."""
     stream_tokens: int = 0
     """P offers what is final while the prefill runs, in parts of so many tokens; 0: at its end."""
 
@@ -136,6 +138,7 @@ def read_settings(
         traces=_flag(extra, "traces", False),
         record_dir=_folder(extra, "record_dir"),
         metrics_address=_address(extra, "metrics_address", data_parallel_index),
+        split_kv=_flag(extra, "split_kv", False),
         stream_tokens=step_tokens if stream else 0,
         key_file=_path(extra, "key_file"),
         require_authentication=_flag(extra, "require_authentication", True),

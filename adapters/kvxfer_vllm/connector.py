@@ -34,6 +34,8 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
     """
 
     named_mode = ""
+    worker_class: type[WorkerSide] = WorkerSide
+    """For engines whose workers have caches of another form."""
     _cache_hit_source = CacheHitSource.P2P
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -46,11 +48,16 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(
-                settings, group.tokens_per_block, whole_blocks=compat.has_packed_pages()
+                settings, group.tokens_per_block, whole_blocks=self.has_packed_pages(vllm_config)
             )
         else:
             heads = vllm_config.model_config.get_total_num_kv_heads()
-            self._worker = WorkerSide(settings, group, heads)
+            self._worker = self.worker_class(settings, group, heads)
+
+    @classmethod
+    def has_packed_pages(cls, vllm_config: Any) -> bool:  # noqa: ARG003
+        """Are pages opaque, so that only whole blocks mean anything to the other engine?"""
+        return compat.has_packed_pages()
 
     # --- class hooks ---
 

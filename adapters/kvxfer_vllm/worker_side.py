@@ -20,6 +20,7 @@ from kvxfer.driver.commands import Register
 from kvxfer.driver.results import Lost, Result, Unsent
 from kvxfer.errors import BadValue
 from kvxfer.layout.geometry import Shard
+from kvxfer.layout.halves import with_halves
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_caches
 from kvxfer_vllm.ledger import Ledger, Report
@@ -76,7 +77,7 @@ class WorkerSide:
         agent cannot start (port taken, transport library missing): the engine's start
         then fails with that text.
         """
-        shard, memories = describe_caches(caches, self.group, self.heads_total, packing)
+        shard, memories = self.describe(caches, packing)
         self._agent = self.start_agent(self._agent_config(shard, memories))
         try:
             self._metrics = serve_metrics(self.settings, self._agent)
@@ -90,6 +91,13 @@ class WorkerSide:
             self.settings.transport,
             self._agent.address,
         )
+
+    def describe(
+        self, caches: Mapping[str, TensorLike], packing: str
+    ) -> tuple[Shard, tuple[Memory, ...]]:
+        """The caches as vLLM registered them; engines with tensors of another form override it."""
+        shard, memories = describe_caches(caches, self.group, self.heads_total, packing)
+        return (with_halves(shard) if self.settings.split_kv else shard), memories
 
     def deliver(self, orders: StepOrders) -> None:
         """Carry out the orders of a step, once, whichever hook brings them first."""

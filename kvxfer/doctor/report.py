@@ -7,6 +7,7 @@ was written and read again is equal to the one before.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ import attrs
 
 from kvxfer.core.messages import VERSION_MAX, VERSION_MIN
 from kvxfer.doctor.host import Host, findings, look
+from kvxfer.doctor.neuron import neuron_findings
 from kvxfer.doctor.probe import Trial, attempt
 from kvxfer.doctor.reading import build
 from kvxfer.errors import BadValue
@@ -51,7 +53,7 @@ def examine(
         host=host,
         protocol=(VERSION_MIN, VERSION_MAX),
         trials=tuple(trial(found) for found in find()),
-        findings=tuple(findings(host)),
+        findings=(*findings(host), *neuron_findings(host, os.environ)),
     )
 
 

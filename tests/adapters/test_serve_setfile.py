@@ -24,7 +24,7 @@ TWO_HOSTS: dict[str, Any] = {
     "hosts": {"a": "10.0.0.1", "b": "10.0.0.2"},
     "prefill": [{"count": 2, "args": ["--p"]}, {"host": "b", "env": {"B": "2"}}],
     "decode": [{"host": "b"}],
-    "connector": {"options": {"allow_remote": True}, "device": "cpu"},
+    "connector": {"options": {"key_file": "/keys"}, "device": "cpu"},
 }
 
 

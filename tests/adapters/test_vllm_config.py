@@ -75,6 +75,7 @@ def test_data_parallel_ranks_listen_on_ports_of_their_own() -> None:
         ("mode", "sideways"),
         ("mode", None),
         ("stream", "yes"),
+        ("split_kv", 1),
         ("transport_options", ["UCX"]),
     ],
 )
@@ -150,3 +151,8 @@ def test_keys_and_certificates_are_files(tmp_path: Path) -> None:
     for name in three:
         with pytest.raises(BadValue, match=name):
             settings({key: value for key, value in three.items() if key != name})
+
+
+def test_k_and_v_are_split_where_asked_for() -> None:
+    assert not settings().split_kv
+    assert settings({"split_kv": True}).split_kv

@@ -138,6 +138,14 @@ def worker(
     return side, made[0]
 
 
+def test_the_plane_of_k_beside_v_is_split_where_asked_for() -> None:
+    side, agent = worker()
+    assert [p.name for p in agent.config.shard.groups[0].planes] == ["kv"]
+    split, agent = worker(settings=attrs.evolve(side.settings, split_kv=True))
+    assert [p.name for p in agent.config.shard.groups[0].planes] == ["k", "v"]
+    assert split.agent is agent
+
+
 def step(number: int, *orders: Order) -> StepOrders:
     return StepOrders(step=number, orders=orders)
 

@@ -15,8 +15,6 @@ stopped or killed. docs/design/nixl-fence.md has the measurements.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import importlib
 import importlib.metadata
 import logging
@@ -30,13 +28,11 @@ import attrs
 import numpy as np
 
 from kvxfer.transport.ops import U64
+from kvxfer_nixl.kinds import NAMES, kinds_of, no_neuron
 from kvxfer_nixl.regions import Place
 
 UCX: Final = "UCX"
 LIBFABRIC: Final = "LIBFABRIC"
-
-_MEMORY: Final = {"dram": "DRAM", "cuda": "VRAM"}
-"""nixl's name of each kind of memory."""
 
 UCX_OPTIONS: Final = {
     # A peer that dies while nothing is in flight is noticed after a second, not 20.
@@ -83,15 +79,6 @@ def library_version(api: Any) -> str:
     return importlib.metadata.version(build_of(api))
 
 
-@functools.cache
-def cuda_is_here() -> bool:
-    """True where the driver answers: a backend names GPU memory also on hosts without one."""
-    try:
-        return bool(ctypes.CDLL("libcuda.so.1").cuInit(0) == 0)
-    except (OSError, AttributeError):
-        return False
-
-
 def agent_is_alive(name: str) -> bool:
     """True where the native agent of this name exists in this process."""
     return name in _agents_alive
@@ -123,6 +110,8 @@ class NixlAgent:
     name: str
     kinds: frozenset[str]
     """Kinds of memory that the backend takes, as `Memory` names them."""
+    no_neuron: str = ""
+    """Why Neuron's is not among them."""
     _native: Any
     _registered: dict[tuple[int, int, Place], tuple[Any, int]] = attrs.field(factory=dict)
     """What nixl's list of a piece of memory is, and how often it is wanted: nixl takes it once."""
@@ -145,12 +134,8 @@ class NixlAgent:
         except BaseException:
             _agents_alive.discard(name)
             raise
-        kinds = frozenset(
-            kind
-            for kind, theirs in _MEMORY.items()
-            if f"{theirs}_SEG" in known and (kind != "cuda" or cuda_is_here())
-        )
-        return cls(name=name, kinds=kinds, native=native)
+        kinds, why = kinds_of(backend, known), no_neuron(backend, known)
+        return cls(name=name, kinds=kinds, no_neuron=why, native=native)
 
     # Memory.
 
@@ -160,7 +145,7 @@ class NixlAgent:
         listed, count = self._registered.get(key, (None, 0))
         if count == 0:
             rows = [(base, length, place.device, "")]
-            listed = self._native.register_memory(rows, _MEMORY[place.kind])
+            listed = self._native.register_memory(rows, NAMES[place.kind])
         self._registered[key] = (listed, count + 1)
 
     def deregister(self, base: int, length: int, place: Place) -> None:
@@ -202,8 +187,8 @@ class NixlAgent:
         native = self._native
         return native.initialize_xfer(
             operation,
-            native.get_xfer_descs(_descriptors(local, length, here), _MEMORY[here.kind]),
-            native.get_xfer_descs(_descriptors(remote, length, there), _MEMORY[there.kind]),
+            native.get_xfer_descs(_descriptors(local, length, here), NAMES[here.kind]),
+            native.get_xfer_descs(_descriptors(remote, length, there), NAMES[there.kind]),
             self.remote,
             notify,
         )

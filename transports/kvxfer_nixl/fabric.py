@@ -85,6 +85,12 @@ def load_fabric(build: str, preload: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(loaded)
 
 
+def fabric_version() -> str:
+    """Version of the libfabric that `load_fabric` has loaded, as in '2.5'."""
+    packed = ctypes.CDLL("libfabric.so.1").fi_version()
+    return f"{packed >> 16}.{packed & 0xFFFF}"
+
+
 def _load(path: str, why: str) -> str:
     try:
         ctypes.CDLL(path)

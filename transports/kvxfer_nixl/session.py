@@ -65,6 +65,7 @@ class Session:
     settings: Settings
     nixl_version: str
     kinds: frozenset[str]
+    no_neuron: str = ""
     error: str = ""
     _handles_given: int = 0
     _regions: dict[int, Memory] = attrs.field(factory=dict)
@@ -89,7 +90,12 @@ class Session:
         except Exception as error:
             raise Refused(Status.SESSION_FAILED, f"no agent: {text_of(error)}") from error
         trial.destroy()
-        return cls(settings=settings, nixl_version=library_version(api), kinds=trial.kinds)
+        return cls(
+            settings=settings,
+            nixl_version=library_version(api),
+            kinds=trial.kinds,
+            no_neuron=trial.no_neuron,
+        )
 
     @property
     def caps(self) -> Caps:
@@ -103,6 +109,8 @@ class Session:
             caps |= Caps.TARGET_MUST_PROGRESS
         if "cuda" in self.kinds:
             caps |= Caps.MEM_CUDA
+        if "neuron" in self.kinds:
+            caps |= Caps.MEM_NEURON
         return caps
 
     def close(self) -> None:
@@ -119,6 +127,8 @@ class Session:
         if memory.kind not in self.kinds:
             known = ", ".join(sorted(self.kinds))
             text = f"memory kind = {memory.kind!r}: {self.settings.backend} reaches {known} here"
+            if memory.kind == "neuron":
+                text = f"memory kind = 'neuron': {self.no_neuron}"
             raise Refused(Status.OP_INVALID, text)
         if not 0 <= index(memory.device) <= DEVICE_MAX:
             text = f"memory device = {memory.device}: from 0 to {DEVICE_MAX}"
