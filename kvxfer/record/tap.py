@@ -20,7 +20,8 @@ from kvxfer.record.steps import Step
 
 QUEUE_MAX = 200_000
 """Steps that wait for a sink; some 60 MB."""
-CLOSE_S = 5.0
+CLOSE_S = 30.0
+"""A disk or a network that hangs is waited for so long at the end."""
 PAUSE_S = 0.1
 """How often the queue is emptied."""
 

@@ -88,7 +88,8 @@ kv_port = {ports[3]}
 
     yield one
     for rig in rigs:
-        assert rig("down", "--grace-s", "0").returncode == 0
+        if list(rig.run.glob("*.json")):
+            assert rig("down", "--grace-s", "0").returncode == 0
 
 
 def until(condition: Callable[[], bool]) -> None:

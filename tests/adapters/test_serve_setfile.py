@@ -102,6 +102,14 @@ def test_the_example_can_be_read_with_and_without_its_comments(tmp_path: Path) -
     assert as_it_is.start_s == read_set(file).start_s == 600
 
 
+def test_the_file_for_a_cpu_can_be_read() -> None:
+    found = read_set(Path(__file__).parents[2] / "docs/examples/pd-cpu.toml")
+    assert [member.name for member in found.members] == ["P0", "D0", "router"]
+    prefill = lines_of(found)[0]
+    assert prefill.words[: len(found.serve) + 1] == (*found.serve, ".pd/model")
+    assert '"kv_buffer_device": "cpu"' in prefill.shell()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -21,7 +21,7 @@ from kvxfer.core.credentials import Credentials
 from kvxfer.core.handshake import Handshake, Identity
 from kvxfer.core.ids import Incarnation, PeerKey, Role
 from kvxfer.core.messages import Describe, Hello, Message, Proof, Refuse, Welcome
-from kvxfer.core.tables import LinkState
+from kvxfer.core.tables import LINK, LinkEvent, LinkState
 
 D = Identity(engine_id="d", rank=0, incarnation=Incarnation(11), role=Role.CONSUMER)
 P = Identity(engine_id="p", rank=0, incarnation=Incarnation(22), role=Role.PRODUCER)
@@ -217,3 +217,28 @@ def test_a_side_that_does_not_require_a_key_can_be_talked_out_of_it() -> None:
     """What `require_authentication=False` gives away; docs/security.md says so."""
     found, _ = search(whole, required=False)
     assert "without a proof" in found
+
+
+def nothing(*_given: object) -> None:
+    """In place of a check."""
+
+
+@pytest.mark.parametrize("check", ["_check_proof", "_without_key"])
+def test_a_core_that_leaves_out_a_check_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, check: str
+) -> None:
+    monkeypatch.setattr(Handshake, check, nothing)
+    found, _ = search(whole)
+    assert "without a proof" in found
+
+
+def test_a_dialler_that_shows_its_memory_before_the_acceptors_proof_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = dict(LINK.cells)
+    early = LINK.fire(LinkState.CALLING, LinkEvent.WELCOME)
+    cells[LinkState.CALLING, LinkEvent.WELCOME_KEYED] = early
+    planted = attrs.evolve(LINK, cells=cells)
+    monkeypatch.setattr("kvxfer.core.handshake.LINK", planted)
+    found, _ = search(whole)
+    assert found == "d described its memory to somebody without a proof"

@@ -22,11 +22,13 @@ from kvxfer.conformance.vectors import (
     check_layout,
     check_machine,
     check_parts,
+    check_seals,
     load,
     merged,
 )
 from kvxfer.conformance.vectors_core import CoreMachine, decode_to_plain, encode_from_plain
 from kvxfer.conformance.vectors_match import difference, fits, joined_ranges
+from kvxfer.conformance.vectors_seals import open_frames
 from kvxfer.errors import BadValue
 
 FOLDER = Path(__file__).resolve().parents[2] / "spec" / "vectors"
@@ -289,6 +291,46 @@ def test_a_cut_that_both_sides_would_see_otherwise_fails() -> None:
         failed
     )
     assert "parts/begins-on-the-grid" not in failed
+
+
+class TakesAnyProof(Bent):
+    """Does not look at what is proven."""
+
+    def hear(self, event: Plain) -> Plain:
+        return {**event, "right": True} if event["event"] == "proof" else event
+
+
+class TalkedOut(Bent):
+    """Does not require a key, whatever it was told."""
+
+    @classmethod
+    def make(cls, settings: Plain) -> Bent:
+        return cls(CoreMachine.make({**settings, "require_key": False}))
+
+
+@pytest.mark.parametrize(
+    ("broken", "cases"),
+    [
+        (TakesAnyProof, {"wrong-proof-of-the-dialler", "wrong-proof-of-the-acceptor"}),
+        (TalkedOut, {"no-key", "no-key-in-welcome"}),
+    ],
+)
+def test_a_machine_that_authenticates_nobody_fails(broken: type[Bent], cases: set[str]) -> None:
+    failed = check_machine(broken.make, load(FOLDER / "authentication.json")).failed
+    assert {f"authentication/{case}" for case in cases} == set(failed)
+
+
+def without_numbers(case: Plain) -> Plain:
+    """Opens every frame as if it were the first one."""
+    singles = [open_frames({**case, "frames": [frame]}) for frame in case["frames"]]
+    opened = [message for single in singles for message in single["opened"]]
+    return {**open_frames(case), "opened": opened, "refused": len(opened) < len(singles)}
+
+
+def test_seals_without_a_number_fail() -> None:
+    failed = set(check_seals(without_numbers, load(FOLDER / "seals.json")).failed)
+    assert failed >= {"seals/sent-again", "seals/turned-round", "seals/dialler"}
+    assert "seals/changed" not in failed
 
 
 LAYOUT = Vectors(

@@ -45,7 +45,8 @@ class ChaosReport:
     policy: str
     seed: int
     rate: float
-    load_s: float
+    up_s: float
+    """Load with both engines up; while one starts again the load goes on on top."""
     requests: int
     right: int
     wrong: int
@@ -96,7 +97,11 @@ async def run_chaos(
     load = Load(pair, await _known(pair), rng)
     faults = Faults(pair)
     setting.say(f"{rate:g} requests/s for {seconds:.0f} s, seed {seed}")
-    await asyncio.gather(load.run(rate, seconds), faults.run(schedule(seconds, rng)))
+    sending = asyncio.create_task(load.run(rate))
+    try:
+        await faults.run(schedule(seconds, rng), seconds)
+    finally:
+        sending.cancel()
     await load.settle()
     ended = list(load.ended)
     after = [await load.ask(known, AFTER_S) for known in load.prompts[:AFTER]]
@@ -113,7 +118,7 @@ async def run_chaos(
         policy=policy.value,
         seed=seed,
         rate=rate,
-        load_s=seconds,
+        up_s=seconds,
         requests=len(ended),
         right=fates[Fate.RIGHT],
         wrong=fates[Fate.WRONG],

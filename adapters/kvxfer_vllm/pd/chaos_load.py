@@ -69,10 +69,9 @@ class Load:
     ended: list[Ended] = attrs.field(factory=list)
     _open: set[asyncio.Task[None]] = attrs.field(factory=set)
 
-    async def run(self, rate: float, seconds: float) -> None:
-        """Send at `rate` requests per second for so long, whatever becomes of them."""
-        stop_s = time.monotonic() + seconds
-        while time.monotonic() < stop_s:
+    async def run(self, rate: float) -> None:
+        """Send at `rate` requests per second until cancelled, whatever becomes of them."""
+        while True:
             task = asyncio.create_task(self._one())
             self._open.add(task)
             task.add_done_callback(self._open.discard)

@@ -139,7 +139,9 @@ def probes(common: Common, names: tuple[str, ...], policies: tuple[str, ...], mo
 
 
 @main.command()
-@click.option("--seconds", default=180.0, help="Length of the load; the start comes on top.")
+@click.option(
+    "--seconds", default=90.0, help="Load with both engines up; each start of one comes on top."
+)
 @click.option("--rate", default=4.0, help="Requests per second.")
 @click.option("--seed", default=1, help="Draws lengths, cuts and incidents.")
 @click.option("--policy", type=click.Choice([policy.value for policy in Policy]), default="fail")

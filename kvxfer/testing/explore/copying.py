@@ -42,10 +42,11 @@ def is_value(item: Any) -> bool:
     cls = type(item)
     frozen = _frozen.get(cls)
     if frozen is None:
-        name = names_of(cls)[0]
         try:
-            setattr(item, name, getattr(item, name))
-            frozen = False
+            for name in names_of(cls)[:1]:
+                setattr(item, name, getattr(item, name))
+            # Without a field there is nothing that could change.
+            frozen = not names_of(cls)
         except FrozenInstanceError:
             frozen = True
         _frozen[cls] = frozen

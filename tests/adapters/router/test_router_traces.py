@@ -45,8 +45,9 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 
 def move(headers: tuple[Mapping[str, str], Mapping[str, str]], params: tuple[Any, Any]) -> None:
     """Both legs on real scheduler sides, worker sides and agents."""
-    p = Engine.start("P", Role.PRODUCER, traces=True)
-    d = Engine.start("D", Role.CONSUMER, traces=True)
+    patient = {"traces": True, "deadline_ms": 60_000, "offer_lease_ms": 60_000}
+    p = Engine.start("P", Role.PRODUCER, **patient)
+    d = Engine.start("D", Role.CONSUMER, **patient)
     try:
         prefill = request(params[0], P_ID, PROMPT)
         prefill.trace_headers = headers[0]

@@ -17,6 +17,12 @@ from kvxfer.record import read_recordings
 Pair = tuple[Side, Side]
 
 
+@pytest.fixture
+def pair(start: Start) -> Pair:
+    """With the usual long deadlines: nothing here is about their end."""
+    return start("P", Role.PRODUCER, 1), start("D", Role.CONSUMER)
+
+
 def test_one_transfer_in_one_outcome_on_either_side(pair: Pair) -> None:
     p, d = pair
     register(d, p, "t", 1, 2)
