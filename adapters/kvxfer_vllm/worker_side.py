@@ -18,9 +18,10 @@ import attrs
 from kvxfer.driver import Agent, AgentConfig, Memory, Role, Timings
 from kvxfer.driver.commands import Register
 from kvxfer.driver.results import Lost, Result, Unsent
-from kvxfer.layout.geometry import Shard
-from kvxfer_vllm.config import Settings
-from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_caches
+from kvxfer.errors import LayoutMismatch
+from kvxfer.layout.geometry import GroupKind, RankHolding, Shard
+from kvxfer_vllm.config import Settings, port_of_rank
+from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_groups
 from kvxfer_vllm.ledger import Ledger, Report
 from kvxfer_vllm.metadata import (
     Abort,
@@ -37,6 +38,7 @@ from kvxfer_vllm.metadata import (
     StepOrders,
     Stream,
 )
+from kvxfer_vllm.place import ALONE, Place
 from kvxfer_vllm.stats import Data, StatsCollector, is_failure
 
 logger = logging.getLogger("vllm.kvxfer")
@@ -54,8 +56,13 @@ class WorkerSide:
     """State of one worker. All calls come from the worker's main thread."""
 
     settings: Settings
-    group: CacheGroup
+    groups: tuple[CacheGroup, ...]
     heads_total: int
+    place: Place = ALONE
+    exchange: Callable[[RankHolding], tuple[RankHolding, ...]] = lambda own: (own,)
+    """Called once by all workers of the engine: what each holds, to all of them."""
+    zeroed: bool = False
+    """The model reads slots that nothing has written, which must then be zero."""
     start_agent: Callable[[AgentConfig], Agent] = Agent.start
     clock_s: Callable[[], float] = time.monotonic
     ledger: Ledger = attrs.field(factory=Ledger)
@@ -70,10 +77,21 @@ class WorkerSide:
         agent cannot start (port taken, transport library missing): the engine's start
         then fails with that text.
         """
-        shard, memories = describe_caches(caches, self.group, self.heads_total, packing)
+        shard, memories = describe_groups(
+            caches,
+            self.groups,
+            self.heads_total,
+            packing,
+            place=self.place,
+            slots=self.settings.slots,
+        )
+        if self.zeroed:
+            _check_whole(shard)
+        shard = attrs.evolve(shard, ranks=self.exchange(*shard.ranks))
         self._agent = self.start_agent(self._agent_config(shard, memories))
         logger.info(
-            "kvxfer agent of engine %s is up: role %s, transport %s, listening on %s",
+            "kvxfer agent %d of engine %s is up: role %s, transport %s, listening on %s",
+            shard.rank,
             self.settings.engine_id,
             self.settings.role.name,
             self.settings.transport,
@@ -189,7 +207,8 @@ class WorkerSide:
         Under the policy "fail" vLLM then ends the request at once and holds the
         blocks on; under "recompute" it needs the blocks, so it has to wait.
         """
-        if not self.settings.fail_on_load_failure:
+        if not self.settings.fail_on_load_failure or len(self.groups) > 1:
+            # With several groups vLLM takes no word about single blocks.
             return []
         return [int(block) for table in register.tables for block in table.blocks]
 
@@ -203,7 +222,7 @@ class WorkerSide:
             memories=memories,
             transport=settings.transport,
             transport_options=settings.transport_options,
-            listen=(settings.host, settings.port) if listens else None,
+            listen=(settings.host, port_of_rank(settings.port, shard.rank)) if listens else None,
             timings=Timings(
                 offer_lease_ms=settings.offer_lease_ms,
                 transfer_deadline_ms=settings.deadline_ms,
@@ -213,6 +232,16 @@ class WorkerSide:
             allow_remote=settings.allow_remote,
             logger=logger,
         )
+
+
+def _check_whole(shard: Shard) -> None:
+    """Where slots must be zero, blocks travel whole: their rest is then P's, which was zeroed."""
+    for group in shard.groups:
+        if group.kind not in (GroupKind.PAGE, GroupKind.STATE):
+            raise LayoutMismatch(
+                f"group {group.name!r}: the model needs zeroed blocks, which this version "
+                "serves where blocks travel whole: on CPU, with pages 'whole'"
+            )
 
 
 def _log_failure(result: Result) -> None:

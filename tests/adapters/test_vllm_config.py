@@ -79,8 +79,8 @@ def test_a_wrong_value_names_its_key(key: str, value: object) -> None:
 
 
 def test_the_mode_is_push_unless_the_name_or_the_option_says_pull() -> None:
-    assert (settings().mode, settings().initiator) == ("push", Initiator.PRODUCER)
-    assert settings({"mode": "pull"}).initiator is Initiator.CONSUMER
+    assert (settings().mode, settings().initiator_of("")) == ("push", Initiator.PRODUCER)
+    assert settings({"mode": "pull"}).initiator_of("") is Initiator.CONSUMER
     assert settings(named_mode="pull").mode == "pull"
 
 

@@ -15,8 +15,10 @@ from kvxfer.driver import Initiator, Role
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.metadata import Abort, Expect, Extend, Halt, Order, Receive, Seal, Send, Stream
 from kvxfer_vllm.scheduler_side import SchedulerSide
+from kvxfer_vllm.tables import GroupBlocks, Tables
 
 T, PART = 16, 32
+TABLES = Tables(groups=(GroupBlocks(tokens_per_block=T),))
 PROMPT = list(range(100))
 BLOCKS = [3, 1, 4, 11, 5, 9, 2]
 PRODUCE = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -64,7 +66,7 @@ class Engine:
     depth: int = 1
     found: int = 0
     scheduler: SchedulerSide = attrs.field(
-        factory=lambda: SchedulerSide(settings(), T, whole_blocks=True)
+        factory=lambda: SchedulerSide(settings(), attrs.evolve(TABLES, grain=T))
     )
     request: Any = None
     in_flight: list[int] = attrs.field(factory=list)
@@ -128,7 +130,7 @@ def test_a_prefill_of_three_chunks_leaves_by_chunks() -> None:
     held, orders = engine.finish()
     assert held
     # The last block goes whole: vLLM's CPU backend packs it.
-    assert offered(orders) == [(Seal, 112, 7)]
+    assert offered(orders) == [(Seal, 100, 7)]
     assert not engine.scheduler._prefills
 
 
@@ -137,7 +139,7 @@ def test_a_prefill_of_one_chunk_is_offered_whole() -> None:
     assert engine.step(100) == []
     held, orders = engine.finish()
     assert held
-    assert offered(orders) == [(Send, 112, 7)]
+    assert offered(orders) == [(Send, 100, 7)]
 
 
 def test_what_a_step_in_flight_computes_is_not_offered() -> None:
@@ -197,7 +199,7 @@ def test_a_preempted_stream_is_halted_and_the_prefill_offered_whole_later() -> N
         assert engine.step(tokens) == []
     held, orders = engine.finish()
     assert held
-    assert offered(orders) == [(Send, 112, 7)]
+    assert offered(orders) == [(Send, 100, 7)]
     (send,) = orders
     assert isinstance(send, Send)
     # The stream's end may still be on its way: it must not pass for the end of this offer.
@@ -251,7 +253,7 @@ def test_a_prompt_without_digest_is_not_streamed() -> None:
 
 
 def test_without_the_option_nothing_is_streamed() -> None:
-    engine = Engine(scheduler=SchedulerSide(settings(stream_tokens=0), T))
+    engine = Engine(scheduler=SchedulerSide(settings(stream_tokens=0), TABLES))
     assert [engine.step(32) for _ in range(3)] == [[], [], []]
     assert isinstance(engine.finish()[1][0], Send)
 
@@ -260,7 +262,7 @@ def test_without_the_option_nothing_is_streamed() -> None:
     ("mode", "initiator"), [("push", Initiator.PRODUCER), ("pull", Initiator.CONSUMER)]
 )
 def test_the_mode_says_who_moves_the_data(mode: str, initiator: Initiator) -> None:
-    scheduler = SchedulerSide(settings(mode=mode, stream_tokens=0), T)
+    scheduler = SchedulerSide(settings(mode=mode, stream_tokens=0), TABLES)
     request = Engine(scheduler=scheduler).request
     request.num_computed_tokens, request.status = 100, Status.FINISHED_LENGTH_CAPPED
     _, answer = scheduler.request_finished(request, (BLOCKS,))

@@ -128,7 +128,7 @@ def worker(
             fail_on_load_failure=fail,
             randomized_ids=True,
         ),
-        CacheGroup(layers=("l0",), tokens_per_block=16, manager_blocks=4),
+        (CacheGroup(layers=("l0",), tokens_per_block=16, manager_blocks=4),),
         2,
         start_agent=start,
     )
