@@ -11,15 +11,15 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 
+from kvxfer.errors import KvxferError
 from kvxfer_vllm.params import MODE_KEY, STREAM_KEY
 from kvxfer_vllm.pd.check import ANSWER_TOKENS, CONCURRENCY, Tokens, received_since, references
 from kvxfer_vllm.pd.check import remains_of as remains
 from kvxfer_vllm.pd.client import Answer, Body, completion
-from kvxfer_vllm.pd.engines import EngineSpec, Mode, Stack, Tuning
+from kvxfer_vllm.pd.engines import EngineShape, EngineSpec, Mode, Stack, Tuning
 from kvxfer_vllm.pd.kinds import Kind
 from kvxfer_vllm.pd.legs import decode_leg, fresh_name, prefill_leg
 from kvxfer_vllm.pd.metrics import STREAMED, Received
@@ -70,18 +70,21 @@ class KindReport:
     """What one kind showed."""
 
     kind: str
-    modes: tuple[ModeReport, ...]
-    sensitive: int
+    modes: tuple[ModeReport, ...] = ()
+    sensitive: int = 0
     """Pairs of prompts that differ in their first tokens only and have different answers."""
-    controls: int
-    leaked: int
-    quarantined: int
+    controls: int = 0
+    leaked: int = 0
+    quarantined: int = 0
+    problem: str = ""
+    """Why the pair could not be run to the end."""
     seconds: float
 
     @property
     def good(self) -> bool:
         return (
             bool(self.modes)
+            and not self.problem
             and all(mode.good for mode in self.modes)
             and 0 < self.controls == self.sensitive
             and self.leaked == self.quarantined == 0
@@ -108,8 +111,18 @@ def kinds_line(reports: Sequence[KindReport]) -> str:
 
 
 async def run_kind(setting: Setting, kind: Kind, dtype: str, requests: int) -> KindReport:
-    """Start the pair and a plain engine, run all modes, end everything."""
+    """One kind. A pair that does not start, or dies, is a report like any other."""
     started_s = time.monotonic()
+    try:
+        report = await _run_kind(setting, kind, dtype, requests)
+    except KvxferError as fault:
+        setting.say(f"{kind.name}: {fault}")
+        report = KindReport(kind=kind.name, problem=f"{type(fault).__name__}: {fault}", seconds=0)
+    return attrs.evolve(report, seconds=round(time.monotonic() - started_s, 1))
+
+
+async def _run_kind(setting: Setting, kind: Kind, dtype: str, requests: int) -> KindReport:
+    """Start the pair and a plain engine, run all modes, end everything."""
     prompts = check_prompts(requests, SEED)
     controls = [_control(length) for length in CONTROL_LENGTHS]
     plain = EngineSpec(name="R", port=pick_ports(1)[0], shape=_plain_shape(kind))
@@ -140,11 +153,11 @@ async def run_kind(setting: Setting, kind: Kind, dtype: str, requests: int) -> K
         controls=len(controls),
         leaked=left.leaked,
         quarantined=left.quarantined,
-        seconds=round(time.monotonic() - started_s, 1),
+        seconds=0,
     )
 
 
-def _plain_shape(kind: Kind) -> Any:
+def _plain_shape(kind: Kind) -> EngineShape:
     """The plain engine is never shared out; its blocks are D's."""
     return attrs.evolve(kind.decode, tensor_ranks=1, pipeline_ranks=1)
 
