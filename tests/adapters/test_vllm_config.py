@@ -8,7 +8,7 @@ import pytest
 
 from kvxfer.core.ids import Initiator, Role
 from kvxfer.errors import BadValue
-from kvxfer_vllm.config import Settings, check_parallel, read_settings
+from kvxfer_vllm.config import Settings, check_parallel, port_of_rank, read_settings
 from kvxfer_vllm.digest import prompt_digest
 
 
@@ -112,10 +112,31 @@ def test_an_unknown_role_is_refused() -> None:
         settings(kv_role="kv_neither")
 
 
-def test_more_than_one_worker_is_refused() -> None:
-    check_parallel(tensor_parallel_size=1, pipeline_parallel_size=1)
-    with pytest.raises(BadValue, match="tensor_parallel_size = 2"):
-        check_parallel(tensor_parallel_size=2)
+def test_context_parallelism_is_refused() -> None:
+    check_parallel(decode_context_parallel_size=1)
+    with pytest.raises(BadValue, match="decode_context_parallel_size = 2"):
+        check_parallel(decode_context_parallel_size=2)
+
+
+def test_a_request_may_say_who_moves_its_kv_where_the_name_does_not() -> None:
+    assert settings().initiator_of("pull") is Initiator.CONSUMER
+    assert settings(named_mode="push").initiator_of("pull") is Initiator.PRODUCER
+
+
+def test_pages_travel_whole_or_in_slots() -> None:
+    assert not settings().slots
+    assert settings({"pages": "slots"}).slots
+    with pytest.raises(BadValue, match="pages"):
+        settings({"pages": "halves"})
+
+
+def test_ports_of_replicas_and_of_ranks_do_not_meet() -> None:
+    ports = {
+        port_of_rank(settings(data_parallel_index=n).port, rank)
+        for n in range(4)
+        for rank in range(4)
+    }
+    assert len(ports) == 16
 
 
 def test_digest_tells_prompts_apart() -> None:

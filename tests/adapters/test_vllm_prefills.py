@@ -14,6 +14,7 @@ import pytest
 from kvxfer.driver import Initiator, Role
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.metadata import Abort, Expect, Extend, Halt, Order, Receive, Seal, Send, Stream
+from kvxfer_vllm.params import STREAM_KEY
 from kvxfer_vllm.scheduler_side import SchedulerSide
 from kvxfer_vllm.tables import GroupBlocks, Tables
 
@@ -65,6 +66,7 @@ class Engine:
 
     depth: int = 1
     found: int = 0
+    params: dict[str, object] = attrs.field(factory=lambda: PRODUCE)
     scheduler: SchedulerSide = attrs.field(
         factory=lambda: SchedulerSide(settings(), attrs.evolve(TABLES, grain=T))
     )
@@ -74,7 +76,7 @@ class Engine:
     def __attrs_post_init__(self) -> None:
         self.request = SimpleNamespace(
             request_id=ID,
-            kv_transfer_params=PRODUCE,
+            kv_transfer_params=self.params,
             prompt_token_ids=PROMPT,
             num_prompt_tokens=len(PROMPT),
             num_computed_tokens=0,
@@ -129,9 +131,14 @@ def test_a_prefill_of_three_chunks_leaves_by_chunks() -> None:
     assert offered(engine.step(36)) == [(Extend, 64, 4)]
     held, orders = engine.finish()
     assert held
-    # The last block goes whole: vLLM's CPU backend packs it.
     assert offered(orders) == [(Seal, 100, 7)]
     assert not engine.scheduler._prefills
+
+
+def test_a_request_may_keep_its_prefill_in_one_piece() -> None:
+    engine = Engine(params=PRODUCE | {STREAM_KEY: False})
+    assert [engine.step(32), engine.step(32), engine.step(36)] == [[], [], []]
+    assert offered(engine.finish()[1]) == [(Send, 100, 7)]
 
 
 def test_a_prefill_of_one_chunk_is_offered_whole() -> None:

@@ -85,7 +85,7 @@ class Engine:
         memory = np.zeros((BLOCKS, HEADS, T, CONTENT), np.uint16)
         group = CacheGroup(layers=("l0",), tokens_per_block=T, manager_blocks=BLOCKS)
         worker = WorkerSide(settings, (group,), HEADS)
-        worker.register_caches({"l0": _tensor(memory)})
+        worker.register_caches({"l0": tensor(memory)})
         if worker.agent.address is not None:
             settings = attrs.evolve(settings, port=worker.agent.address[1])
         return cls(memory, SchedulerSide(settings, TABLES), worker)
@@ -158,7 +158,7 @@ class Engine:
         self.worker.close()
 
 
-def _tensor(memory: np.ndarray) -> Any:
+def tensor(memory: np.ndarray) -> Any:
     """What vLLM would register for it."""
     address = int(memory.ctypes.data)
     storage = SimpleNamespace(data_ptr=lambda: address, nbytes=lambda: memory.nbytes)
