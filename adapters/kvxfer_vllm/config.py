@@ -15,6 +15,7 @@ import attrs
 
 from kvxfer.driver import Initiator, Role
 from kvxfer.errors import BadValue
+from kvxfer.layout.orders import ORDERS
 
 ROLES = {
     "kv_producer": Role.PRODUCER,
@@ -24,6 +25,9 @@ ROLES = {
 
 MODES = {"push": Initiator.PRODUCER, "pull": Initiator.CONSUMER}
 """Who moves the data: P writes, or D reads."""
+
+WHOLE_PAGES = "LBHNC"
+"""Pages in one piece, in an order that all of vLLM's backends have (CPU has no other)."""
 
 PORT_STEP = 64
 """Between the listeners of two ranks of an engine: engines of up to so many data-parallel
@@ -156,6 +160,18 @@ def check_parallel(**sizes: int) -> None:
     for name, size in sizes.items():
         if size != 1:
             raise BadValue(name, size, "1: this version serves tensor and pipeline ranks only")
+
+
+def cache_order(extra: Mapping[str, Any], *, latent: bool) -> str | None:
+    """The order of the cache's axes to ask vLLM for; None: whatever the backend likes best.
+
+    `latent`: the model has latents, whose pages are in one piece in any order. Raises
+    BadValue for an order that there is not.
+    """
+    order = extra.get("cache_order", None if latent else WHOLE_PAGES)
+    if order is not None and order not in ORDERS:
+        raise BadValue("cache_order", order, f"one of {', '.join(ORDERS)}")
+    return order
 
 
 def _pages(extra: Mapping[str, Any]) -> str:

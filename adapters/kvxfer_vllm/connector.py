@@ -20,6 +20,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvxfer_vllm import compat
+from kvxfer_vllm.config import cache_order
 from kvxfer_vllm.geometry import cache_groups
 from kvxfer_vllm.metadata import StepOrders
 from kvxfer_vllm.metrics import KvxferStats
@@ -64,9 +65,15 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
-        """Whole pages in one piece: the fewest descriptors of the layouts all backends have."""
+        """What the option `cache_order` says, or whole pages in one piece.
+
+        A wish: vLLM drops it, with a warning, where the attention backend has no such order.
+        """
         model = vllm_config.model_config
-        return None if model is None or model.use_mla else "LBHNC"
+        if model is None:
+            return None
+        extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+        return cache_order(extra, latent=model.use_mla)
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:

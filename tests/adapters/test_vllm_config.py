@@ -8,7 +8,7 @@ import pytest
 
 from kvxfer.core.ids import Initiator, Role
 from kvxfer.errors import BadValue
-from kvxfer_vllm.config import Settings, check_parallel, port_of_rank, read_settings
+from kvxfer_vllm.config import Settings, cache_order, check_parallel, port_of_rank, read_settings
 from kvxfer_vllm.digest import prompt_digest
 
 
@@ -128,6 +128,14 @@ def test_pages_travel_whole_or_in_slots() -> None:
     assert settings({"pages": "slots"}).slots
     with pytest.raises(BadValue, match="pages"):
         settings({"pages": "halves"})
+
+
+def test_an_order_of_the_cache_may_be_asked_for() -> None:
+    assert cache_order({}, latent=False) == "LBHNC"
+    assert cache_order({}, latent=True) is None
+    assert cache_order({"cache_order": "BLHNC"}, latent=False) == "BLHNC"
+    with pytest.raises(BadValue, match="cache_order = 'NHD'"):
+        cache_order({"cache_order": "NHD"}, latent=False)
 
 
 def test_ports_of_replicas_and_of_ranks_do_not_meet() -> None:
