@@ -17,9 +17,8 @@ import attrs
 
 from kvxfer.driver import Agent, AgentConfig, Memory, Role, Timings
 from kvxfer.driver.commands import Register
-from kvxfer.driver.results import Lost, Result, Unsent
-from kvxfer.errors import LayoutMismatch
-from kvxfer.layout.geometry import GroupKind, RankHolding, Shard
+from kvxfer.driver.results import Landed, Lost, Result, Unsent
+from kvxfer.layout.geometry import RankHolding, Shard
 from kvxfer_vllm.config import Settings, port_of_rank
 from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_groups
 from kvxfer_vllm.ledger import Ledger, Report
@@ -40,6 +39,7 @@ from kvxfer_vllm.metadata import (
 )
 from kvxfer_vllm.place import ALONE, Place
 from kvxfer_vllm.stats import Data, StatsCollector, is_failure
+from kvxfer_vllm.tails import Tails
 
 logger = logging.getLogger("vllm.kvxfer")
 
@@ -62,13 +62,14 @@ class WorkerSide:
     exchange: Callable[[RankHolding], tuple[RankHolding, ...]] = lambda own: (own,)
     """Called once by all workers of the engine: what each holds, to all of them."""
     zeroed: bool = False
-    """The model reads slots that nothing has written, which must then be zero."""
+    """The model reads slots that nothing has written; they must be zero."""
     start_agent: Callable[[AgentConfig], Agent] = Agent.start
     clock_s: Callable[[], float] = time.monotonic
     ledger: Ledger = attrs.field(factory=Ledger)
     stats: StatsCollector = attrs.field(factory=StatsCollector)
     _agent: Agent | None = None
     _last_step: int = 0
+    _tails: Tails | None = None
 
     def register_caches(self, caches: Mapping[str, TensorLike], packing: str = "") -> None:
         """Describe the KV cache and start the agent on it; `packing` as in describe_caches.
@@ -86,7 +87,7 @@ class WorkerSide:
             slots=self.settings.slots,
         )
         if self.zeroed:
-            _check_whole(shard)
+            self._tails = Tails.of(shard, caches)
         shard = attrs.evolve(shard, ranks=self.exchange(*shard.ranks))
         self._agent = self.start_agent(self._agent_config(shard, memories))
         logger.info(
@@ -136,8 +137,18 @@ class WorkerSide:
         results = self.agent.take()
         self.ledger.apply(results)
         for result in results:
+            self._zero_tail(result)
             self.stats.add(result)
             _log_failure(result)
+
+    def _zero_tail(self, result: Result) -> None:
+        """Before the load is reported: the model may read its blocks from then on."""
+        if self._tails is None:
+            return
+        if isinstance(result, Landed):
+            self._tails.clean(result.tag)
+        elif isinstance(result, Lost):
+            self._tails.forget(result.tag)
 
     def _drain_halted(self) -> None:
         """The one wait: vLLM gives the blocks of a preempted request away in this step."""
@@ -164,6 +175,8 @@ class WorkerSide:
         match order:
             case Receive(request_id=request_id, register=register):
                 self.ledger.open_receive(request_id, self._early_blocks(register))
+                if self._tails is not None:
+                    self._tails.note(register)
                 self.agent.register(**attrs.asdict(register, recurse=False))
             case Refuse(request_id=request_id):
                 self.ledger.refuse_receive(request_id)
@@ -232,16 +245,6 @@ class WorkerSide:
             allow_remote=settings.allow_remote,
             logger=logger,
         )
-
-
-def _check_whole(shard: Shard) -> None:
-    """Where slots must be zero, blocks travel whole: their rest is then P's, which was zeroed."""
-    for group in shard.groups:
-        if group.kind not in (GroupKind.PAGE, GroupKind.STATE):
-            raise LayoutMismatch(
-                f"group {group.name!r}: the model needs zeroed blocks, which this version "
-                "serves where blocks travel whole: on CPU, with pages 'whole'"
-            )
 
 
 def _log_failure(result: Result) -> None:

@@ -153,7 +153,7 @@ def test_a_pair_that_does_not_start_is_a_report(
             async with Client.open() as client:
                 kind = Kind(name="none", what="dies")
                 setting = setting_of(tmp_path, supervisor, client)
-                return await run_kind(setting, kind, "float32", 2)
+                return await run_kind(setting, kind, "float32")
 
     report = asyncio.run(main())
     assert not report.good

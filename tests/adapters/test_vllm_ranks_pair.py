@@ -175,10 +175,3 @@ def test_states_are_shared_out_over_equally_many_ranks_only() -> None:
     assert (edge.producer_rank, edge.consumer_rank, edge.head_start) == (1, 1, 1)
     with pytest.raises(LayoutMismatch, match="heads_total is 2 at the producer and 1"):
         edges_between(two, one)
-
-
-def test_a_model_that_reads_unwritten_slots_is_served_in_whole_blocks_only() -> None:
-    side = WorkerSide(SETTINGS, (GROUPS["heads"],), HEADS, zeroed=True)
-    memory = np.zeros((BLOCKS, HEADS, T, CONTENT), np.uint16)
-    with pytest.raises(LayoutMismatch, match="needs zeroed blocks"):
-        side.register_caches({"l0": tensor(memory)})

@@ -105,9 +105,8 @@ def check(common: Common, requests: int, mode: str) -> None:
 
 @main.command()
 @click.argument("names", nargs=-1)
-@click.option("--requests", default=12, help="Number of prompts in each mode.")
 @click.pass_obj
-def kinds(common: Common, names: tuple[str, ...], requests: int) -> None:
+def kinds(common: Common, names: tuple[str, ...]) -> None:
     """Pairs of every kind of cache, each in every mode; NAMES picks kinds."""
     from kvxfer_vllm.pd.kind_check import kinds_line, run_kind
     from kvxfer_vllm.pd.kinds import picked
@@ -122,7 +121,7 @@ def kinds(common: Common, names: tuple[str, ...], requests: int) -> None:
         for kind in chosen:
             async with _setting(common, f"kinds-{kind.name}", kind.write) as setting:
                 setting.say(f"{kind.name}: {kind.what}")
-                reports.append(await run_kind(setting, kind, common.dtype, requests))
+                reports.append(await run_kind(setting, kind, common.dtype))
             click.echo(reports[-1].line())
         click.echo(kinds_line(reports))
         return all(report.good for report in reports)

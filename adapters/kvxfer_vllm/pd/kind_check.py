@@ -25,12 +25,14 @@ from kvxfer_vllm.pd.legs import decode_leg, fresh_name, prefill_leg
 from kvxfer_vllm.pd.metrics import STREAMED, Received
 from kvxfer_vllm.pd.pair import Pair, Setting
 from kvxfer_vllm.pd.ports import pick_ports
-from kvxfer_vllm.pd.prompts import check_prompts, prompt
+from kvxfer_vllm.pd.prompts import prompt
 
 CHUNK_TOKENS = 512
 """P computes so many tokens in a step: most prompts are several chunks."""
 CACHE_BYTES = 256 << 20
 SEED = "kinds"
+LENGTHS = (3000, 1, 5, 127, 128, 129, 161, 300, 513, 700, 1024, 1025, 1500, 2047)
+"""On both sides of blocks, of the window and of a chunk."""
 EARLY_TOKENS = 16
 CONTROL_LENGTHS = (300, 1500)
 
@@ -110,20 +112,20 @@ def kinds_line(reports: Sequence[KindReport]) -> str:
     )
 
 
-async def run_kind(setting: Setting, kind: Kind, dtype: str, requests: int) -> KindReport:
+async def run_kind(setting: Setting, kind: Kind, dtype: str) -> KindReport:
     """One kind. A pair that does not start, or dies, is a report like any other."""
     started_s = time.monotonic()
     try:
-        report = await _run_kind(setting, kind, dtype, requests)
+        report = await _run_kind(setting, kind, dtype)
     except KvxferError as fault:
         setting.say(f"{kind.name}: {fault}")
         report = KindReport(kind=kind.name, problem=f"{type(fault).__name__}: {fault}", seconds=0)
     return attrs.evolve(report, seconds=round(time.monotonic() - started_s, 1))
 
 
-async def _run_kind(setting: Setting, kind: Kind, dtype: str, requests: int) -> KindReport:
+async def _run_kind(setting: Setting, kind: Kind, dtype: str) -> KindReport:
     """Start the pair and a plain engine, run all modes, end everything."""
-    prompts = check_prompts(requests, SEED)
+    prompts = [prompt(length, SEED) for length in LENGTHS]
     controls = [_control(length) for length in CONTROL_LENGTHS]
     plain = EngineSpec(name="R", port=pick_ports(1)[0], shape=_plain_shape(kind))
     # Under this name the direction is left to each request.
@@ -139,7 +141,7 @@ async def _run_kind(setting: Setting, kind: Kind, dtype: str, requests: int) -> 
     asked = [*prompts, *(token_ids for both in controls for token_ids in both)]
     found = await references(setting, plain.url, asked)
     pair.end(plain.name)
-    reference, rest = found[:requests], found[requests:]
+    reference, rest = found[: len(prompts)], found[len(prompts) :]
     reports = []
     for mode in (Mode.PUSH, Mode.PULL, Mode.PUSH_STREAM):
         reports.append(await run_mode(pair, kind, mode, prompts, reference))
