@@ -79,12 +79,19 @@ class Prefills:
 
     def begin(self, request: Any, transfer_id: TransferId, *, streams: bool = True) -> Expect:
         """A prefill has come; its prompt is cut to what is handed over."""
-        wanted = self.tables.handed_over(request.num_prompt_tokens)
+        wanted = self.handed_over(request)
         if 0 < wanted < request.num_prompt_tokens:
             _shorten(request, wanted)
         prefill = _Prefill(request, transfer_id, wanted, streams)
         self._live[request.request_id] = prefill
         return _expect(prefill)
+
+    def handed_over(self, request: Any) -> int:
+        """How many tokens of its prompt P computes for D; both work it out alike."""
+        wanted = self.tables.handed_over(request.num_prompt_tokens)
+        if wanted < request.num_prompt_tokens and not _can_be_shortened(request):
+            return 0
+        return wanted
 
     def step(
         self,
@@ -256,10 +263,14 @@ def _expect(prefill: _Prefill) -> Expect:
     return Expect(request_id=prefill.request_id, transfer_id=prefill.transfer_id)
 
 
+def _can_be_shortened(request: Any) -> bool:
+    """It has token ids, and nobody asks what P thinks of all its tokens (prompt logprobs)."""
+    asks = getattr(request, "get_skip_reading_prefix_cache", None)
+    return request.prompt_token_ids is not None and not (asks is not None and asks())
+
+
 def _shorten(request: Any, token_count: int) -> None:
-    """Leave the end of the prompt to the decode engine. It has token ids, or is left as it is."""
-    if request.prompt_token_ids is None:
-        return
+    """Leave the end of the prompt to the decode engine."""
     del request.prompt_token_ids[token_count:]
     # vLLM's own connectors shorten a request by the same fields.
     del request._all_token_ids[token_count:]

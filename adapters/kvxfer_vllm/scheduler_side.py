@@ -90,7 +90,7 @@ class SchedulerSide:
             return 0, False
         if consumer.params.problem and not self.settings.fail_on_load_failure:
             return 0, False
-        wanted = self.tables.handed_over(request.num_prompt_tokens) - computed_tokens
+        wanted = self._prefills.handed_over(request) - computed_tokens
         return (wanted, True) if wanted > 0 else (0, False)
 
     def after_alloc(self, request: Any, block_ids: BlockIds, wanted: int) -> None:
@@ -180,7 +180,7 @@ class SchedulerSide:
     def _register(
         self, request: Any, consumer: _Consumer, block_ids: BlockIds, wanted: int
     ) -> None:
-        token_stop = self.tables.handed_over(request.num_prompt_tokens)
+        token_stop = self._prefills.handed_over(request)
         token_start = token_stop - wanted
         register = Register(
             transfer_id=consumer.transfer_id,

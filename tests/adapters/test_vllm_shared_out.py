@@ -140,6 +140,24 @@ def test_a_prompt_of_one_token_is_not_handed_over() -> None:
     assert isinstance(last, Abort)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"prompt_token_ids": None}, {"get_skip_reading_prefix_cache": lambda: True}],
+)
+def test_a_prompt_that_cannot_be_shortened_is_not_handed_over(changes: dict[str, Any]) -> None:
+    """Embeddings have no token ids; logprobs of the whole prompt are P's to tell."""
+    p, d = (request(params, 40) for params in (PRODUCE, CONSUME))
+    for req in (p, d):
+        vars(req).update(changes)
+    scheduler = SchedulerSide(SETTINGS, HYBRID)
+    scheduler.on_new_request(d)
+    assert scheduler.matched_tokens(d, 0) == (0, False)
+    scheduler.on_new_request(p)
+    p.num_computed_tokens, p.status = 40, Status.FINISHED_LENGTH_CAPPED
+    assert scheduler.request_finished(p, ([5, 6, 7], [9])) == (False, None)
+    assert p.num_prompt_tokens == 40
+
+
 @pytest.mark.parametrize("tables", [DENSE, HYBRID])
 def test_a_prompt_that_is_handed_over_whole_is_left_alone(tables: Tables) -> None:
     plain = attrs.evolve(tables, left_out=0)
