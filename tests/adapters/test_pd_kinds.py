@@ -160,10 +160,10 @@ def test_a_pair_that_does_not_start_is_a_report(
     assert "no memory for the cache" in report.problem
 
 
-def test_prompts_of_a_control_differ_in_their_first_tokens_only() -> None:
+def test_prompts_of_a_control_differ_in_their_first_quarter_only() -> None:
     one, other = kind_check._control(300)
-    assert one[:16] != other[:16]
-    assert one[16:] == other[16:]
+    assert one[:75] != other[:75]
+    assert one[75:] == other[75:]
 
 
 def setting_of(run: Path, supervisor: Supervisor, client: Client) -> Setting:

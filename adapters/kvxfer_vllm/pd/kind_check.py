@@ -33,7 +33,7 @@ CACHE_BYTES = 256 << 20
 SEED = "kinds"
 LENGTHS = (3000, 1, 5, 127, 128, 129, 161, 300, 513, 700, 1024, 1025, 1500, 2047)
 """On both sides of blocks, of the window and of a chunk."""
-EARLY_TOKENS = 16
+EARLY_SHARE = 4
 CONTROL_LENGTHS = (300, 1500)
 
 
@@ -74,7 +74,7 @@ class KindReport:
     kind: str
     modes: tuple[ModeReport, ...] = ()
     sensitive: int = 0
-    """Pairs of prompts that differ in their first tokens only and have different answers."""
+    """Pairs of prompts that differ in their first quarter only and have different answers."""
     controls: int = 0
     leaked: int = 0
     quarantined: int = 0
@@ -165,9 +165,9 @@ def _plain_shape(kind: Kind) -> EngineShape:
 
 
 def _control(length: int) -> tuple[list[int], list[int]]:
-    """Two prompts that differ in their first tokens."""
-    one = prompt(length, f"{SEED}/control")
-    return one, [*prompt(EARLY_TOKENS, f"{SEED}/other"), *one[EARLY_TOKENS:]]
+    """Two prompts that differ in their first quarter: far behind any window."""
+    one, early = prompt(length, f"{SEED}/control"), length // EARLY_SHARE
+    return one, [*prompt(early, f"{SEED}/other"), *one[early:]]
 
 
 async def run_mode(
