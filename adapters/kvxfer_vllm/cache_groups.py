@@ -38,6 +38,8 @@ class CacheGroup:
     """Tokens before the end that are still needed; None: all of them."""
     states: tuple[StateTensor, ...] = ()
     """The parts of a page, in order, where the group holds states."""
+    replicated: bool = False
+    """Every tensor rank holds the whole state."""
     quantised: str = ""
     """How elements are quantised, where they are: their type alone does not say it."""
 
@@ -100,6 +102,7 @@ def _group(group: Any, number: str, manager_blocks: int, cache_dtype: str) -> Ca
             tokens_per_state=spec.block_size,
             reach=1,
             states=_states(spec),
+            replicated=getattr(spec, "tp_replicated", False),
         )
     raise LayoutMismatch(f"cache group {number} is a {name}: no description for this kind of cache")
 

@@ -270,7 +270,7 @@ def _heads(group: CacheGroup, heads: int, heads_total: int, place: Place) -> tup
     A latent is one head that every rank holds; a state page counts as one head of as many
     as there are ranks. Raises LayoutMismatch where the cache holds another number.
     """
-    if group.kind is GroupKind.LATENT:
+    if group.kind is GroupKind.LATENT or group.replicated:
         total, wanted, start = 1, 1, 0
     elif group.kind is GroupKind.STATE:
         total, wanted, start = place.tensor_size, 1, place.tensor_rank

@@ -356,6 +356,6 @@ def test_groups_over_each_other_share_one_memory() -> None:
     assert len(memories) == len(shard.areas) == 1
     full, window = shard.groups
     assert (full.kind, full.reach) == (GroupKind.PAGE, None)
-    assert (window.kind, window.reach) == (GroupKind.PAGE, 22)
+    assert (window.kind, window.reach) == (GroupKind.PAGE, 21)
     assert full.planes == window.planes
     check_shard(shard, Limits())

@@ -175,3 +175,8 @@ def test_states_are_shared_out_over_equally_many_ranks_only() -> None:
     assert (edge.producer_rank, edge.consumer_rank, edge.head_start) == (1, 1, 1)
     with pytest.raises(LayoutMismatch, match="heads_total is 2 at the producer and 1"):
         edges_between(two, one)
+    whole = attrs.evolve(group, replicated=True)
+    (held,) = describe_groups(caches, (whole,), HEADS, place=Place(tensor_rank=1, tensor_size=2))[
+        0
+    ].groups
+    assert (held.heads_total, held.head_start) == (1, 0)

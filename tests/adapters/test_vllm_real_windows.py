@@ -1,4 +1,4 @@
-"""Windows under vLLM's own scheduler: the blocks of what is handed over are there, on both sides.
+"""Windows and states under vLLM's own scheduler: the blocks of what is handed over are there.
 
 vLLM drops the blocks that a window has left behind. At every length of a prompt, P must
 still hold, and D must have been given, the blocks of all tokens that D's window reaches.
@@ -68,3 +68,24 @@ def test_a_consumer_is_given_the_whole_window(folder: Path) -> None:
         # The last token of the prompt is computed here.
         assert engine.step()[2] == {name: 1}
     assert dropped > 0
+
+
+@pytest.mark.parametrize("length", [2, 16, 17, 33, 64])
+def test_a_state_is_that_of_the_tokens_handed_over(folder: Path, length: int) -> None:
+    name = "cmpl-a-0-0badcafe"
+    producer = Engine(folder, "kv_producer", "fail", "KvxferConnector", states=True)
+    producer.add(name, PRODUCE, prompt=range(length))
+    _, _, computed = producer.step()
+    assert computed == {name: length - 1}
+    (send,), _, _ = producer.step()
+    consumer = Engine(folder, "kv_consumer", "fail", "KvxferConnector", states=True)
+    consumer.add(name, CONSUME, prompt=range(length))
+    (receive,), _, _ = consumer.step()
+    for tables in (send.offer.tables, receive.register.tables):
+        _, state = tables
+        assert (state.first_token, state.blocks.size) == (0, 1)
+        assert int(state.blocks[0]) != 0
+    assert send.offer.token_count == receive.register.token_stop == length - 1
+    assert send.offer.digest == receive.register.digest
+    consumer.step(finished_recving={name})
+    assert consumer.step()[2] == {name: 1}

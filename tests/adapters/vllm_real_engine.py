@@ -28,6 +28,7 @@ class Engine:
         step_tokens: int = 256,
         async_scheduling: bool = False,
         window: int = 0,
+        states: bool = False,
         **extra: Any,
     ) -> None:
         import torch
@@ -45,6 +46,7 @@ class Engine:
             FullAttentionSpec,
             KVCacheConfig,
             KVCacheGroupSpec,
+            MambaSpec,
             SlidingWindowSpec,
         )
         from vllm.v1.structured_output import StructuredOutputManager
@@ -79,6 +81,9 @@ class Engine:
         if window:
             spec = SlidingWindowSpec(**shape, sliding_window=window)
             groups.append(KVCacheGroupSpec(["l1"], spec))
+        if states:
+            state = MambaSpec(block_size=256, shapes=((3, 8), (2, 4)), dtypes=(torch.float32,) * 2)
+            groups.append(KVCacheGroupSpec(["l2"], state))
         kind = AsyncScheduler if async_scheduling else Scheduler
         self.scheduler = kind(
             vllm_config=config,
@@ -88,7 +93,8 @@ class Engine:
                 kv_cache_groups=groups,
             ),
             structured_output_manager=StructuredOutputManager(config),
-            block_size=BLOCK,
+            block_size=256 if states else BLOCK,
+            hash_block_size=BLOCK,
             log_stats=False,
         )
 
