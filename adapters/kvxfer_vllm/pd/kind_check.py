@@ -16,8 +16,14 @@ import attrs
 
 from kvxfer.errors import KvxferError
 from kvxfer_vllm.params import MODE_KEY, STREAM_KEY
-from kvxfer_vllm.pd.check import ANSWER_TOKENS, CONCURRENCY, Tokens, received_since, references
-from kvxfer_vllm.pd.check import remains_of as remains
+from kvxfer_vllm.pd.check import (
+    ANSWER_TOKENS,
+    CONCURRENCY,
+    Tokens,
+    received_since,
+    references,
+    remains_of,
+)
 from kvxfer_vllm.pd.client import Answer, Body, completion
 from kvxfer_vllm.pd.engines import EngineShape, EngineSpec, Mode, Stack, Tuning
 from kvxfer_vllm.pd.kinds import Kind
@@ -146,7 +152,7 @@ async def _run_kind(setting: Setting, kind: Kind, dtype: str) -> KindReport:
     for mode in (Mode.PUSH, Mode.PULL, Mode.PUSH_STREAM):
         reports.append(await run_mode(pair, kind, mode, prompts, reference))
         setting.say(f"    {reports[-1]}")
-    left = await remains(pair)
+    left = await remains_of(pair)
     pair.end()
     return KindReport(
         kind=kind.name,
