@@ -41,7 +41,14 @@ class NeuronWorkerSide(WorkerSide):
             dtype=next(iter(placed.values())).dtype,
             **{"packing": packing} | dict(self.marks),
         )
-        return describe_paged(placed, (self.group,), Place.alone(self.heads_total), elements)
+        heads, first = self.place.heads_of(self.heads_total)
+        here = Place(
+            heads_total=self.heads_total,
+            head_start=first,
+            head_stop=first + heads,
+            rank=self.place.rank,
+        )
+        return describe_paged(placed, self.groups, here, elements)
 
     def deliver(self, orders: StepOrders) -> None:
         """Carry out the orders of a step, once; what is offered has been written by then.

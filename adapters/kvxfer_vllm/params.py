@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from kvxfer_vllm.config import MODES, PORT_MAX, port_of_rank
 from kvxfer_vllm.names import is_transfer_name
 
 TEXT_BYTES_MAX = 256
@@ -21,6 +22,11 @@ TEXT_BYTES_MAX = 256
 
 TRANSFER_NAME_KEY = "kvx_transfer"
 """Our own key in a producer's answer: the exact name under which it holds the offer."""
+MODE_KEY = "kvx_mode"
+"""Our own key of a decode leg: who moves this request's KV, where D's connector leaves it open."""
+STREAM_KEY = "kvx_stream"
+"""Our own key of a prefill leg: false where this prefill is to be offered at its end only."""
+RANKS_MAX = 1024
 
 
 class Leg(Enum):
@@ -49,6 +55,11 @@ class LegParams:
     remote_port: int = 0
     traceparent: str = ""
     """W3C trace context, where the router put it here and not into a header."""
+    remote_ranks: int = 1
+    """Workers of the producing engine: tensor ranks times pipeline stages."""
+    mode: str = ""
+    """Who moves the data, where the request says so."""
+    streams: bool = True
     problem: str = ""
 
 
@@ -71,8 +82,14 @@ def parse_params(params: object) -> LegParams:
     try:
         _check_flags(produce, consume)
         if leg is Leg.PRODUCE:
+            streams = params.get(STREAM_KEY, True)
+            if not isinstance(streams, bool):
+                raise _Wrong(f"{STREAM_KEY} = {_show(streams)}: not true or false")
             return LegParams(
-                leg=leg, transfer_id=_transfer_id(params), traceparent=_traceparent(params)
+                leg=leg,
+                transfer_id=_transfer_id(params),
+                traceparent=_traceparent(params),
+                streams=streams,
             )
         return _consumer(params)
     except _Wrong as wrong:
@@ -88,16 +105,20 @@ def _check_flags(produce: object, consume: object) -> None:
 
 
 def _consumer(params: Mapping[Any, Any]) -> LegParams:
-    for field in ("tp_size", "pp_size", "dcp_size"):
-        value = params.get(field)
-        if value is not None and (type(value) is not int or value != 1):
-            raise _Wrong(f"{field} = {_show(value)}: only 1 is supported")
+    tensor, pipeline = (_size(params, field, RANKS_MAX) for field in ("tp_size", "pp_size"))
+    _size(params, "dcp_size", 1)
     name = params.get(TRANSFER_NAME_KEY)
     if name is not None and not is_transfer_name(name):
         raise _Wrong(f"{TRANSFER_NAME_KEY} = {_show(name)}: not a name that a producer gave")
     port = params.get("remote_port")
     if type(port) is not int or not 0 < port < 65536:
         raise _Wrong(f"remote_port = {_show(port)}: not an integer from 1 to 65535")
+    ranks = tensor * pipeline
+    if ranks > RANKS_MAX or port_of_rank(port, ranks - 1) > PORT_MAX:
+        raise _Wrong(f"remote_port = {port}: {ranks} ranks would have ports above {PORT_MAX}")
+    mode = params.get(MODE_KEY, "")
+    if mode not in ("", *MODES):
+        raise _Wrong(f"{MODE_KEY} = {_show(mode)}: not one of {tuple(MODES)}")
     return LegParams(
         leg=Leg.CONSUME,
         transfer_id=_transfer_id(params),
@@ -106,7 +127,19 @@ def _consumer(params: Mapping[Any, Any]) -> LegParams:
         remote_host=_text(params, "remote_host"),
         remote_port=port,
         traceparent=_traceparent(params),
+        remote_ranks=ranks,
+        mode=mode,
     )
+
+
+def _size(params: Mapping[Any, Any], field: str, high: int) -> int:
+    value = params.get(field)
+    if value is None:
+        return 1
+    if type(value) is not int or not 1 <= value <= high:
+        bound = "only 1 is supported" if high == 1 else f"not an integer from 1 to {high}"
+        raise _Wrong(f"{field} = {_show(value)}: {bound}")
+    return value
 
 
 def _transfer_id(params: Mapping[Any, Any]) -> str | None:

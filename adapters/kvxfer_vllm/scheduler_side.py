@@ -10,7 +10,7 @@ nothing, since the scheduler may ask many times; a request is loaded at most onc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 from typing import Any
 
@@ -18,11 +18,12 @@ import attrs
 
 from kvxfer.driver import Role, TransferId
 from kvxfer.driver.commands import ProducerAddress, Register
-from kvxfer_vllm.config import Settings
+from kvxfer_vllm.config import Settings, port_of_rank
 from kvxfer_vllm.metadata import Decline, Drop, Order, Receive, Refuse, StepOrders
 from kvxfer_vllm.names import derived_name, explicit_name
-from kvxfer_vllm.params import Leg, LegParams, parse_params, traceparent_of
-from kvxfer_vllm.prefills import BlockIds, Prefills, table_of
+from kvxfer_vllm.params import MODE_KEY, Leg, LegParams, parse_params, traceparent_of
+from kvxfer_vllm.prefills import Prefills
+from kvxfer_vllm.tables import BlockIds, Tables
 
 logger = logging.getLogger("vllm.kvxfer")
 
@@ -44,13 +45,14 @@ class _Consumer:
 
     @property
     def producers(self) -> tuple[ProducerAddress, ...]:
-        return (
+        return tuple(
             ProducerAddress(
                 engine_id=self.params.remote_engine_id,
-                rank=0,
+                rank=rank,
                 host=self.params.remote_host,
-                port=self.params.remote_port,
-            ),
+                port=port_of_rank(self.params.remote_port, rank),
+            )
+            for rank in range(self.params.remote_ranks)
         )
 
 
@@ -59,16 +61,14 @@ class SchedulerSide:
     """State of the scheduler side. All calls come from the EngineCore thread."""
 
     settings: Settings
-    tokens_per_block: int
-    whole_blocks: bool = False
-    """Blocks are packed inside: only whole ones mean anything to the other engine."""
+    tables: Tables
     _consumers: dict[str, _Consumer] = attrs.field(factory=dict)
     _prefills: Prefills = attrs.field(init=False)
     _orders: list[Order] = attrs.field(factory=list)
     _step: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self._prefills = Prefills(self.settings, self.tokens_per_block, self.whole_blocks)
+        self._prefills = Prefills(self.settings, self.tables)
 
     def on_new_request(self, request: Any) -> None:
         """Read the request's parameters; nothing after this looks at them again."""
@@ -80,9 +80,13 @@ class SchedulerSide:
             self._consumers[request.request_id] = _Consumer(transfer_id, params)
         elif params.leg is Leg.PRODUCE and not params.problem:
             transfer_id = self._name(request.request_id, params)
-            self._orders.append(
-                self._prefills.begin(request, transfer_id, traceparent_of(request, params))
+            begun = self._prefills.begin(
+                request,
+                transfer_id,
+                streams=params.streams,
+                traceparent=traceparent_of(request, params),
             )
+            self._orders.append(begun)
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int, bool]:
         """How many tokens beyond the local hit will come, and that they come asynchronously."""
@@ -91,7 +95,7 @@ class SchedulerSide:
             return 0, False
         if consumer.params.problem and not self.settings.fail_on_load_failure:
             return 0, False
-        wanted = request.num_prompt_tokens - computed_tokens
+        wanted = self._prefills.handed_over(request) - computed_tokens
         return (wanted, True) if wanted > 0 else (0, False)
 
     def after_alloc(self, request: Any, block_ids: BlockIds, wanted: int) -> None:
@@ -107,7 +111,7 @@ class SchedulerSide:
             self._orders.append(Refuse(request_id=request.request_id, why=consumer.params.problem))
         else:
             consumer.phase = _Phase.PARKED
-            self._register(request, consumer, block_ids[0], wanted)
+            self._register(request, consumer, block_ids, wanted)
 
     def request_finished(
         self, request: Any, block_ids: BlockIds
@@ -158,12 +162,16 @@ class SchedulerSide:
         return bool(self._orders)
 
     def _check_role(self, params: LegParams) -> LegParams:
+        settings = self.settings
+        if params.mode not in ("", settings.mode) and not settings.mode_open:
+            problem = f"{MODE_KEY} = {params.mode}: this connector's name says {settings.mode}"
+            return attrs.evolve(params, problem=params.problem or problem)
         needed = {Leg.PRODUCE: Role.PRODUCER, Leg.CONSUME: Role.CONSUMER}.get(params.leg)
-        if needed is None or params.problem or self.settings.role in (needed, Role.BOTH):
+        if needed is None or params.problem or settings.role in (needed, Role.BOTH):
             return params
         return attrs.evolve(
             params,
-            problem=f"this engine's kv_role is {self.settings.role.name.lower()} only",
+            problem=f"this engine's kv_role is {settings.role.name.lower()} only",
         )
 
     def _name(self, request_id: str, params: LegParams) -> TransferId:
@@ -175,24 +183,20 @@ class SchedulerSide:
         return derived_name(request_id, randomized=randomized)
 
     def _register(
-        self, request: Any, consumer: _Consumer, block_ids: Sequence[int], wanted: int
+        self, request: Any, consumer: _Consumer, block_ids: BlockIds, wanted: int
     ) -> None:
-        token_stop = request.num_prompt_tokens
+        token_stop = self._prefills.handed_over(request)
         token_start = token_stop - wanted
-        first = token_start // self.tokens_per_block
-        last = self._block_count(token_stop)
-        if self.whole_blocks:
-            token_stop = last * self.tokens_per_block
         register = Register(
             transfer_id=consumer.transfer_id,
             producers=consumer.producers,
-            tables=(table_of(first * self.tokens_per_block, block_ids[first:last]),),
+            tables=self.tables.cut(block_ids, token_start, token_stop),
             token_start=token_start,
             token_stop=token_stop,
-            digest=self._prefills.digest(request),
+            digest=self._prefills.digest(request, token_stop),
             deadline_ms=self.settings.deadline_ms,
             tag=request.request_id,
-            initiator=self.settings.initiator,
+            initiator=self.settings.initiator_of(consumer.params.mode),
             traceparent=traceparent_of(request, consumer.params),
         )
         self._orders.append(Receive(request_id=request.request_id, register=register))
@@ -202,6 +206,3 @@ class SchedulerSide:
             self._orders.append(
                 Decline(transfer_id=consumer.transfer_id, producers=consumer.producers)
             )
-
-    def _block_count(self, token_count: int) -> int:
-        return -(-token_count // self.tokens_per_block)

@@ -17,12 +17,12 @@ import attrs
 
 from kvxfer.driver import Agent, AgentConfig, Memory, Role, Timings, keys_from
 from kvxfer.driver.commands import Register
-from kvxfer.driver.results import Lost, Result, Unsent
+from kvxfer.driver.results import Landed, Lost, Result, Unsent
 from kvxfer.errors import BadValue
-from kvxfer.layout.geometry import Shard
+from kvxfer.layout.geometry import RankHolding, Shard
 from kvxfer.layout.halves import with_halves
-from kvxfer_vllm.config import Settings
-from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_caches
+from kvxfer_vllm.config import Settings, port_of_rank
+from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_groups
 from kvxfer_vllm.ledger import Ledger, Report
 from kvxfer_vllm.metadata import (
     Abort,
@@ -39,7 +39,9 @@ from kvxfer_vllm.metadata import (
     StepOrders,
     Stream,
 )
+from kvxfer_vllm.place import ALONE, Place
 from kvxfer_vllm.stats import Data, StatsCollector, is_failure
+from kvxfer_vllm.tails import Tails
 from kvxfer_vllm.watching import serve_metrics, watched
 
 if TYPE_CHECKING:
@@ -60,8 +62,13 @@ class WorkerSide:
     """State of one worker. All calls come from the worker's main thread."""
 
     settings: Settings
-    group: CacheGroup
+    groups: tuple[CacheGroup, ...]
     heads_total: int
+    place: Place = ALONE
+    exchange: Callable[[RankHolding], tuple[RankHolding, ...]] = lambda own: (own,)
+    """Called once by all workers of the engine: what each holds, to all of them."""
+    zeroed: bool = False
+    """The model reads slots that nothing has written; they must be zero."""
     start_agent: Callable[[AgentConfig], Agent] = Agent.start
     clock_s: Callable[[], float] = time.monotonic
     ledger: Ledger = attrs.field(factory=Ledger)
@@ -69,6 +76,7 @@ class WorkerSide:
     _agent: Agent | None = None
     _metrics: Server | None = None
     _last_step: int = 0
+    _tails: Tails | None = None
 
     def register_caches(self, caches: Mapping[str, TensorLike], packing: str = "") -> None:
         """Describe the KV cache and start the agent on it; `packing` as in describe_caches.
@@ -78,6 +86,9 @@ class WorkerSide:
         then fails with that text.
         """
         shard, memories = self.describe(caches, packing)
+        if self.zeroed:
+            self._tails = Tails.of(shard, caches)
+        shard = attrs.evolve(shard, ranks=self.exchange(*shard.ranks))
         self._agent = self.start_agent(self._agent_config(shard, memories))
         try:
             self._metrics = serve_metrics(self.settings, self._agent)
@@ -85,7 +96,8 @@ class WorkerSide:
             self.close()
             raise
         logger.info(
-            "kvxfer agent of engine %s is up: role %s, transport %s, listening on %s",
+            "kvxfer agent %d of engine %s is up: role %s, transport %s, listening on %s",
+            shard.rank,
             self.settings.engine_id,
             self.settings.role.name,
             self.settings.transport,
@@ -96,7 +108,14 @@ class WorkerSide:
         self, caches: Mapping[str, TensorLike], packing: str
     ) -> tuple[Shard, tuple[Memory, ...]]:
         """The caches as vLLM registered them; engines with tensors of another form override it."""
-        shard, memories = describe_caches(caches, self.group, self.heads_total, packing)
+        shard, memories = describe_groups(
+            caches,
+            self.groups,
+            self.heads_total,
+            packing,
+            place=self.place,
+            slots=self.settings.slots,
+        )
         return (with_halves(shard) if self.settings.split_kv else shard), memories
 
     def deliver(self, orders: StepOrders) -> None:
@@ -140,8 +159,18 @@ class WorkerSide:
         results = self.agent.take()
         self.ledger.apply(results)
         for result in results:
+            self._zero_tail(result)
             self.stats.add(result)
             _log_failure(result)
+
+    def _zero_tail(self, result: Result) -> None:
+        """Before the load is reported: the model may read its blocks from then on."""
+        if self._tails is None:
+            return
+        if isinstance(result, Landed):
+            self._tails.clean(result.tag)
+        elif isinstance(result, Lost):
+            self._tails.forget(result.tag)
 
     def _drain_halted(self) -> None:
         """The one wait: vLLM gives the blocks of a preempted request away in this step."""
@@ -168,6 +197,8 @@ class WorkerSide:
         match order:
             case Receive(request_id=request_id, register=register):
                 self.ledger.open_receive(request_id, self._early_blocks(register))
+                if self._tails is not None:
+                    self._tails.note(register)
                 self.agent.register(**attrs.asdict(register, recurse=False))
             case Refuse(request_id=request_id):
                 self.ledger.refuse_receive(request_id)
@@ -211,7 +242,8 @@ class WorkerSide:
         Under the policy "fail" vLLM then ends the request at once and holds the
         blocks on; under "recompute" it needs the blocks, so it has to wait.
         """
-        if not self.settings.fail_on_load_failure:
+        if not self.settings.fail_on_load_failure or len(self.groups) > 1:
+            # With several groups vLLM takes no word about single blocks.
             return []
         return [int(block) for table in register.tables for block in table.blocks]
 
@@ -225,7 +257,7 @@ class WorkerSide:
             memories=memories,
             transport=settings.transport,
             transport_options=settings.transport_options,
-            listen=(settings.host, settings.port) if listens else None,
+            listen=(settings.host, port_of_rank(settings.port, shard.rank)) if listens else None,
             timings=Timings(
                 offer_lease_ms=settings.offer_lease_ms,
                 transfer_deadline_ms=settings.deadline_ms,

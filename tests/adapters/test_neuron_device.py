@@ -366,7 +366,7 @@ def worker_side(
         randomized_ids=True,
     )
     group = CacheGroup(layers=MODEL["layers"], tokens_per_block=32, manager_blocks=9)
-    side = NeuronWorkerSide(settings, group, 2)
+    side = NeuronWorkerSide(settings, (group,), 2)
     tensors = [device.tensor(device.zeros((2, 9, 2, 32, 8))) for _ in MODEL["layers"]]
     side.register_caches(dict(zip(MODEL["layers"], tensors, strict=True)))
     return side, tensors

@@ -75,7 +75,7 @@ def start(**marks: str) -> tuple[NeuronWorkerSide, StandIn, list[str]]:
         agents.append(StandIn(config, notes))
         return agents[0]
 
-    side = NeuronWorkerSide(SETTINGS, GROUP, 2, start_agent=start_agent, marks=marks)
+    side = NeuronWorkerSide(SETTINGS, (GROUP,), 2, start_agent=start_agent, marks=marks)
     tensor = Read(np.zeros((2, 3, 2, 4, 5), np.uint16))
     tensor.notes = notes
     side.register_caches({"l0": tensor})

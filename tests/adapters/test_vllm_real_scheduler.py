@@ -59,7 +59,7 @@ def test_a_load_that_lands(consumer: Engine) -> None:
     assert names(orders) == ["Receive"]
     register = orders[0].register
     # 40 tokens are 3 blocks of 16; vLLM's CPU backend packs blocks, so they go whole.
-    assert (register.token_start, register.token_stop) == (0, 48)
+    assert (register.token_start, register.token_stop) == (0, len(PROMPT))
     assert len(register.tables[0].blocks) == 3
     assert scheduled == {}
     assert consumer.free_blocks() == free - 3
@@ -178,7 +178,7 @@ def test_a_prefill_is_offered_and_its_blocks_held(producer: Engine) -> None:
     assert producer.scheduler.has_requests()
     orders, _, _ = producer.step()
     assert names(orders) == ["Send"]
-    assert orders[0].offer.token_count == 48
+    assert orders[0].offer.token_count == len(PROMPT)
     producer.step(finished_sending={"cmpl-a-0-0badcafe"})
     assert producer.free_blocks() == free
     producer.step()

@@ -24,6 +24,7 @@ from kvxfer_vllm.config import Settings
 from kvxfer_vllm.metadata import Expect, Receive, Send
 from kvxfer_vllm.params import Leg, parse_params
 from kvxfer_vllm.scheduler_side import SchedulerSide
+from kvxfer_vllm.tables import GroupBlocks, Tables
 
 FOLDER = Path(__file__).with_name("recorded_routers")
 LISTS = {"other_connectors", "in_tree_answers"}
@@ -51,7 +52,7 @@ def side(role: Role) -> SchedulerSide:
         fail_on_load_failure=True,
         randomized_ids=True,
     )
-    return SchedulerSide(settings, 16)
+    return SchedulerSide(settings, Tables(groups=(GroupBlocks(tokens_per_block=16),)))
 
 
 def engine_id_of(leg: dict[str, Any], suffix: str) -> str:

@@ -27,6 +27,8 @@ class Engine:
         *,
         step_tokens: int = 256,
         async_scheduling: bool = False,
+        window: int = 0,
+        states: bool = False,
         **extra: Any,
     ) -> None:
         import torch
@@ -40,7 +42,13 @@ class Engine:
         )
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler
         from vllm.v1.core.sched.scheduler import Scheduler
-        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+        from vllm.v1.kv_cache_interface import (
+            FullAttentionSpec,
+            KVCacheConfig,
+            KVCacheGroupSpec,
+            MambaSpec,
+            SlidingWindowSpec,
+        )
         from vllm.v1.structured_output import StructuredOutputManager
 
         model = ModelConfig(
@@ -68,17 +76,25 @@ class Engine:
             ),
         )
         cache.num_gpu_blocks = BLOCKS
-        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=2, head_size=8, dtype=torch.float32)
+        shape = {"block_size": BLOCK, "num_kv_heads": 2, "head_size": 8, "dtype": torch.float32}
+        groups = [KVCacheGroupSpec(["l0"], FullAttentionSpec(**shape))]
+        if window:
+            spec = SlidingWindowSpec(**shape, sliding_window=window)
+            groups.append(KVCacheGroupSpec(["l1"], spec))
+        if states:
+            state = MambaSpec(block_size=256, shapes=((3, 8), (2, 4)), dtypes=(torch.float32,) * 2)
+            groups.append(KVCacheGroupSpec(["l2"], state))
         kind = AsyncScheduler if async_scheduling else Scheduler
         self.scheduler = kind(
             vllm_config=config,
             kv_cache_config=KVCacheConfig(
                 num_blocks=BLOCKS,
                 kv_cache_tensors=[],
-                kv_cache_groups=[KVCacheGroupSpec(["l0"], spec)],
+                kv_cache_groups=groups,
             ),
             structured_output_manager=StructuredOutputManager(config),
-            block_size=BLOCK,
+            block_size=256 if states else BLOCK,
+            hash_block_size=BLOCK,
             log_stats=False,
         )
 

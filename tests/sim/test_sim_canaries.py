@@ -39,6 +39,7 @@ def with_cell(whole: Table, state: Any, event: Any, target: Any, actions: tuple)
     return table(whole.name, type(whole.initial), type(event), whole.initial, whole.terminal, rows)
 
 
+@pytest.mark.timeout(600)  # the deadline that leads nowhere costs a minute of a quiet core
 @pytest.mark.parametrize(
     ("module", "name", "cell", "rule", "seeds_max"),
     [

@@ -16,7 +16,7 @@ import click
 from kvxfer.errors import BadValue
 from kvxfer_vllm.pd.cli import CHUNK_TOKENS, Common, run_to_end, setting_of
 from kvxfer_vllm.pd.engines import Tuning
-from kvxfer_vllm.pd.model import BYTES_OF_DTYPE, ModelShape
+from kvxfer_vllm.pd.model import BYTES_OF_DTYPE
 from kvxfer_vllm.pd.sweep import ARMS, Plan, run_sweep
 
 DEFAULT_ARMS = ("kvxfer-push", "vllm-push", "vllm-pull")
@@ -79,7 +79,7 @@ def bench_pd(
     common = Common(connector=None, module=None, dtype=dtype, run_dir=run_dir)
 
     async def work() -> bool:
-        async with setting_of(common, "sweep", ModelShape()) as setting:
+        async with setting_of(common, "sweep") as setting:
             report = await run_sweep(setting, plan, tuning)
         _show(report)
         if as_json:
