@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pytest
+from docs_pages import PAGES, ROOT, Line, commands, name, shell_text
+
+import kvxfer.cli
 import kvxfer_router.cli
 import kvxfer_vllm
 import kvxfer_vllm.pd.cli
-import pytest
-from docs_pages import PAGES, ROOT, Line, commands, name, shell_text
 from kvxfer_vllm.config import read_settings
-
-import kvxfer.cli
 
 PROGRAMS: dict[str, click.Command] = {
     "kvxfer": kvxfer.cli.main,
