@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import signal
 import socket
 import sys
 import threading
@@ -88,8 +87,6 @@ class Far:
 
 def main() -> None:
     """Carry out commands until the link ends."""
-    # Ctrl-C reaches the whole process group; this process ends with its link.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     link = Connection(int(sys.argv[1]))
     far = Far(link.recv())
     link.send(far.about())

@@ -92,6 +92,7 @@ class CudaLink:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", __name__, *words, str(devices[1]), buffer],
                 pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C is for the kit, which ends this process
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             )
         self._link = Connection(ours.detach())

@@ -7,7 +7,6 @@ reports back. Invariant: it ends when the other end of the socket is closed.
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import sys
 import threading
@@ -26,8 +25,6 @@ from kvxfer.errors import KvxferError
 
 def main(fd: int) -> int:
     """Serve until the run closes its end. Exit status 0, or 1 where the engine cannot start."""
-    # Ctrl-C reaches the whole process group; the run ends this process in good order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=fd) as pipe, pipe.makefile("r", encoding="utf-8") as lines:
         lock = threading.Lock()
 
