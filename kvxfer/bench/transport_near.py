@@ -267,6 +267,7 @@ def _start_far() -> tuple[Connection, subprocess.Popen[bytes]]:
         process = subprocess.Popen(
             [sys.executable, "-m", "kvxfer.bench.transport_far", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
+            process_group=0,  # Ctrl-C is for the benchmark, which ends this process
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
     return Connection(ours.detach()), process

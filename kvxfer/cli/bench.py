@@ -52,13 +52,15 @@ def bench_layout(ctx: click.Context, /, rounds: int, seed: int, only: str, as_js
     from kvxfer.bench.layout import run_layout
     from kvxfer.bench.layout_cases import CASES
     from kvxfer.bench.view import show_rows
+    from kvxfer.cli.progress import working
     from kvxfer.errors import BadValue, KvxferError
 
     cases = [case for case in CASES if only.lower() in case.name.lower()]
     if not cases:
         raise click.BadParameter(f"no case has {only!r} in its name", param_hint="--only")
     try:
-        report = run_layout(rounds=rounds, seed=seed, cases=cases)
+        with working(f"measuring {len(cases)} cases"):
+            report = run_layout(rounds=rounds, seed=seed, cases=cases)
     except KvxferError as error:
         click.echo(f"kvxfer bench: {error}", err=True)
         ctx.exit(2 if isinstance(error, BadValue) else 1)

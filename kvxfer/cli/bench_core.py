@@ -21,9 +21,11 @@ def core_command(live_max: int, transfers: int, rounds: int, as_json: bool) -> N
     Two sessions face to face: no codec, no layout, no transport, no network.
     """
     from kvxfer.bench.core_cost import LIVE, measure
+    from kvxfer.cli.progress import working
 
     live = tuple(count for count in LIVE if count <= live_max)
-    cost = measure(live, transfers, rounds)
+    with working(f"measuring with {', '.join(map(str, live))} live transfers"):
+        cost = measure(live, transfers, rounds)
     if as_json:
         click.echo(json.dumps(cost.summary()))
         return

@@ -37,9 +37,13 @@ def bench_gpu(mib: int, rounds: int, seed: int, transports: tuple[str, ...], as_
 
     from kvxfer.bench.gpu import PLUGINS, run_gpu
     from kvxfer.bench.view import show_rows
+    from kvxfer.cli.progress import working
 
     try:
-        report = run_gpu(mib=mib, rounds=rounds, seed=seed, transports=transports or tuple(PLUGINS))
+        with working("measuring"):
+            report = run_gpu(
+                mib=mib, rounds=rounds, seed=seed, transports=transports or tuple(PLUGINS)
+            )
     except BadValue as error:
         click.echo(f"kvxfer bench: {error}", err=True)
         raise SystemExit(

@@ -56,12 +56,13 @@ def bench_transport(
 
     from kvxfer.bench.transport import run_transport
     from kvxfer.bench.view import show_rows
+    from kvxfer.cli.progress import working
     from kvxfer.errors import BadValue, KvxferError
 
     options = {k: v for k, v in {"tls": tls, "net_devices": net_devices}.items() if v}
     err = Console(stderr=True)
     try:
-        with err.status("measuring"):
+        with working("measuring"):
             report = run_transport(rounds=rounds, seed=seed, only=only, options=options)
     except KvxferError as error:
         click.echo(f"kvxfer bench: {error}", err=True)

@@ -29,6 +29,7 @@ def doctor_command(reports: tuple[Path, ...], as_json: bool) -> None:
     Without REPORTS: look at this host and try every transport. With one or two files that
     `kvxfer doctor --json` wrote: judge the pair (one file: against this host).
     """
+    from kvxfer.cli.progress import working
     from kvxfer.doctor.pair import judge
     from kvxfer.doctor.report import examine, read_report
     from kvxfer.errors import BadValue
@@ -44,7 +45,8 @@ def doctor_command(reports: tuple[Path, ...], as_json: bool) -> None:
     if len(read) == 2:
         found, plain = judge(*read), {}
     else:
-        report = examine()
+        with working("looking at this host and trying its transports"):
+            report = examine()
         plain = report.to_json()
         found = judge(report, read[0]) if read else report.all_findings
         if not as_json and not read:

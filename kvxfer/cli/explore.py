@@ -78,6 +78,7 @@ def _explore(
     states_max: int | None,
     jobs: int,
 ) -> int:
+    from kvxfer.cli.progress import counting
     from kvxfer.testing.explore.configs import CONFIGS
     from kvxfer.testing.explore.report import chosen, explore
 
@@ -85,13 +86,14 @@ def _explore(
     if unknown:
         known = ", ".join(config.name for config in CONFIGS)
         raise click.BadParameter(f"{sorted(unknown)}; known: {known}", param_hint="--config")
-    report = explore(
-        chosen(names, full=full),
-        full=full,
-        states_max=states_max,
-        jobs=jobs,
-        progress=lambda result: _line(console, result),
-    )
+    configs = chosen(names, full=full)
+    with counting("configurations", len(configs)) as step:
+
+        def progress(result: Result) -> None:
+            step()
+            _line(console, result)
+
+        report = explore(configs, full=full, states_max=states_max, jobs=jobs, progress=progress)
     _show(console, report)
     if as_json:
         click.echo(json.dumps(report.summary()))
@@ -120,13 +122,16 @@ def _show(console: Console, report: Report) -> None:
 
 
 def _planted(console: Console, as_json: bool) -> int:
+    from kvxfer.cli.progress import counting
     from kvxfer.testing.planted.catalogue import FAULTS
     from kvxfer.testing.planted.hunt import hunt, summary
 
     hunts = []
-    for fault in FAULTS:
-        hunts.append(hunt(fault))
-        _hunt_line(console, hunts[-1])
+    with counting("planted faults", len(FAULTS)) as step:
+        for fault in FAULTS:
+            hunts.append(hunt(fault))
+            step()
+            _hunt_line(console, hunts[-1])
     found = sum(h.found for h in hunts)
     console.print(
         f"{found} of {len(hunts)} planted faults found",

@@ -49,13 +49,17 @@ def sim_command(
     """
     if ctx.invoked_subcommand is not None:
         return
+    from kvxfer.cli.progress import counting
     from kvxfer.testing.sim import simulate
 
-    def progress(result: SeedResult) -> None:
-        if result.broken is not None:
-            click.echo(result.broken.text(), err=True)
+    with counting("seeds", seeds) as step:
 
-    total = simulate(range(seed, seed + seeds), transfers, jobs, progress, world)
+        def progress(result: SeedResult) -> None:
+            step()
+            if result.broken is not None:
+                click.echo(result.broken.text(), err=True)
+
+        total = simulate(range(seed, seed + seeds), transfers, jobs, progress, world)
     if as_json:
         click.echo(json.dumps(total.summary()))
     else:

@@ -10,6 +10,7 @@ speaks pickled tuples over the inherited socket to its parent and to nobody else
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import json
@@ -92,6 +93,7 @@ class CudaLink:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", __name__, *words, str(devices[1]), buffer],
                 pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C is for the kit, which ends this process
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             )
         self._link = Connection(ours.detach())
@@ -147,8 +149,13 @@ def _class_of(name: str) -> Any:
 
 
 def main() -> None:
-    """The far end: lends one tensor, and tells what is in it when a notice comes."""
-    link = Connection(int(sys.argv[1]))
+    """The far end, for as long as the near one is there."""
+    with contextlib.suppress(EOFError, ConnectionError):
+        _lend(Connection(int(sys.argv[1])))
+
+
+def _lend(link: Connection) -> None:
+    """Lend one tensor, and tell what is in it when a notice comes."""
     ops = importlib.import_module(sys.argv[2]).DESCRIPTOR.load()
     length = int(sys.argv[4])
     status, session = ops.open(json.loads(sys.argv[3]))

@@ -50,6 +50,7 @@ class _Process:
                     transport,
                 ],
                 pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C is for the kit, which ends this process
                 stdin=subprocess.DEVNULL,
             )
         ours.settimeout(_ANSWER_S)

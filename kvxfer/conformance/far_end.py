@@ -98,8 +98,6 @@ def main(fd: int, transport: str) -> None:
     """Serve requests until the kit goes."""
     # A stopped process does not see the socket close: it must not outlive the kit.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    # Ctrl-C reaches the whole process group; the kit ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     link = socket.socket(fileno=fd)
     server = _Server(open_transport(transport))
     while True:

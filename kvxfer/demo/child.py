@@ -6,12 +6,12 @@ reports back. Invariant: it ends when the other end of the socket is closed.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvxfer.core.ids import TransferId
@@ -26,29 +26,32 @@ from kvxfer.errors import KvxferError
 
 def main(fd: int) -> int:
     """Serve until the run closes its end. Exit status 0, or 1 where the engine cannot start."""
-    # Ctrl-C reaches the whole process group; the run ends this process in good order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with socket.socket(fileno=fd) as pipe, pipe.makefile("r", encoding="utf-8") as lines:
+    # The run may go at any moment, before its first word too: then nobody is left to tell.
+    gone = contextlib.suppress(ConnectionError)
+    with gone, socket.socket(fileno=fd) as pipe, pipe.makefile("r", encoding="utf-8") as lines:
         lock = threading.Lock()
 
         def send(report: Report) -> None:
             with lock:
                 pipe.sendall(to_line(report).encode() + b"\n")
 
-        setup = _setup(json.loads(next(lines))["setup"])
-        try:
-            producer = LocalProducer.start(setup, send)
-        except KvxferError as error:
-            send(EngineDied(engine=setup.engine_id, error=str(error), usage=True))
-            return 1
-        try:
-            send(
-                Ready(addresses=[(p.engine_id, p.rank, p.host, p.port) for p in producer.producers])
-            )
-            for line in lines:
-                _obey(producer, json.loads(line), send)
-        finally:
-            producer.close()
+        first = next(lines, "")
+        return _serve(_setup(json.loads(first)["setup"]), lines, send) if first else 0
+    return 0
+
+
+def _serve(setup: EngineSetup, lines: Iterable[str], send: Callable[[Report], None]) -> int:
+    try:
+        producer = LocalProducer.start(setup, send)
+    except KvxferError as error:
+        send(EngineDied(engine=setup.engine_id, error=str(error), usage=True))
+        return 1
+    try:
+        send(Ready(addresses=[(p.engine_id, p.rank, p.host, p.port) for p in producer.producers]))
+        for line in lines:
+            _obey(producer, json.loads(line), send)
+    finally:
+        producer.close()
     return 0
 
 

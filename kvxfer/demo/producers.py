@@ -111,6 +111,7 @@ class ProcessProducer:
             process = Popen(
                 [sys.executable, "-m", "kvxfer.demo.child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C is for the run, which ends this process in good order
                 stdin=DEVNULL,
                 stdout=STDERR_FD,
             )

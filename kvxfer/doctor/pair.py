@@ -67,19 +67,36 @@ def _transport(
             )
             return
     assert ours is not None and theirs is not None  # noqa: PT018 - the loop has shown both
-    if "CROSS_PROCESS" not in ours.caps:
-        yield Finding(
-            level=Level.NOTE,
-            subject=name,
-            text="works within one process only",
-            fix="choose another transport for two engines",
-        )
+    apart = here.host.boot_id != there.host.boot_id
+    too_near = _too_near(ours, apart)
+    if too_near:
+        fix = "choose another transport for these two engines"
+        yield Finding(level=Level.NOTE, subject=name, text=too_near, fix=fix)
         return
     yield from _versions(name, here, there)
     memory = [text for flag, text in _MEMORY.items() if flag in ours.caps and flag in theirs.caps]
+    if not memory:
+        yield Finding(
+            level=Level.PROBLEM,
+            subject=name,
+            text=f"no kind of memory in common: {_kinds(ours)} here, {_kinds(theirs)} there",
+            fix="keep both caches in host memory, or choose a transport that has one kind on both",
+        )
+        return
     yield Finding(level=Level.FINE, subject=name, text=f"both sides open it; {', '.join(memory)}")
-    if here.host.boot_id != there.host.boot_id:
+    if apart:
         yield from _between_hosts(name, here, there)
+
+
+def _too_near(trial: Trial, apart: bool) -> str:
+    """How far it reaches, where that is not far enough."""
+    if "CROSS_PROCESS" not in trial.caps:
+        return "works within one process only"
+    return "works within one host only, and these are two" if apart and trial.one_host else ""
+
+
+def _kinds(trial: Trial) -> str:
+    return ", ".join(text for flag, text in _MEMORY.items() if flag in trial.caps) or "none"
 
 
 def _versions(name: str, here: Report, there: Report) -> Iterator[Finding]:

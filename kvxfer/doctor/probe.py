@@ -33,6 +33,7 @@ class Trial:
     works: bool
     caps: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    one_host: bool = False
 
     def with_findings(self, *findings: Finding) -> Trial:
         return attrs.evolve(self, findings=findings)
@@ -79,6 +80,7 @@ def attempt(found: Found) -> Trial:
             Finding(level=Level(f["level"]), subject=f["subject"], text=f["text"], fix=f["fix"])
             for f in answer["findings"]
         ),
+        one_host=answer["one_host"],
     )
 
 
@@ -91,6 +93,7 @@ def _failed(found: Found, text: str, fix: str) -> Trial:
 
 def trial_here(name: str) -> dict[str, Any]:
     """What the child prints."""
+    one_host = False
     try:
         ops = open_transport(name)
         status, session = ops.open({})
@@ -99,12 +102,14 @@ def trial_here(name: str) -> dict[str, Any]:
         caps = Caps(0) if error else ops.caps(session)
         if not error:
             ops.close(session)
-        found = list(descriptor_of(name).diagnose())
+        descriptor = descriptor_of(name)
+        found, one_host = list(descriptor.diagnose()), descriptor.one_host
     except KvxferError as fault:
         error, caps, found, needs_options = str(fault), Caps(0), [], False
     return {
         "error": error,
         "needs_options": needs_options,
+        "one_host": one_host,
         "caps": [flag.name for flag in Caps if flag in caps],
         "findings": [attrs.asdict(one) | {"level": one.level.value} for one in found],
     }

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+from multiprocessing import resource_tracker
 from multiprocessing.pool import Pool
 
 
 def worker_pool(jobs: int) -> Pool:
-    """`jobs` fresh processes that do not see Ctrl-C, which reaches a whole process group."""
-    context = multiprocessing.get_context("spawn")
-    return context.Pool(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+    """`jobs` fresh processes that do not see Ctrl-C, which reaches a whole process group.
+
+    A process inherits what is blocked, so not even its own start can be interrupted. The
+    tracker is started before: it unblocks the signal in whoever starts it.
+    """
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return multiprocessing.get_context("spawn").Pool(jobs)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

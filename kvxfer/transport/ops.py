@@ -151,3 +151,5 @@ class TransportDescriptor:
     """Imports the foreign library. Called only after `probe` said OK."""
     diagnose: Callable[[], Iterable[Finding]] = tuple
     """What else a person should know, for `kvxfer doctor`. Called after a session was tried."""
+    one_host: bool = False
+    """True where it reaches processes of this host only."""

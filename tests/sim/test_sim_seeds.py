@@ -128,3 +128,7 @@ def test_same_seed_same_run_in_another_process_with_another_hash_seed() -> None:
 
 def test_another_seed_is_another_run() -> None:
     assert run_seed(1, 30).digest != run_seed(2, 30).digest
+
+
+def test_a_seed_whose_few_transfers_lie_far_apart_ends() -> None:
+    assert simulate(range(1, 2), transfers=5, jobs=1).ok

@@ -39,4 +39,5 @@ DESCRIPTOR: Final = TransportDescriptor(
     summary="GPUs of one host: memory mapped by CUDA IPC, moved by a copy kernel",
     probe=probe,
     load=load,
+    one_host=True,
 )

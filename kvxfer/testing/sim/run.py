@@ -222,8 +222,12 @@ class Run:
         self.chaos.start_all()
         self.chaos.plan(self.transfers, span_us)
         self.scene.agenda.later(0, self._start)
+        step_us = reach_us = span_us // 4 + 1
         while self.made < self.transfers:
-            self.scene.agenda.run(self.scene.agenda.now_us + span_us // 4 + 1)
+            steps = self.scene.agenda.steps
+            self.scene.agenda.run(self.scene.agenda.now_us + reach_us)
+            # Time stands still where nothing happens: look further until something does.
+            reach_us = step_us if self.scene.agenda.steps > steps else 2 * reach_us
         self.scene.agenda.run(self.scene.agenda.now_us + 50_000)
 
     def _liveness(self) -> None:

@@ -54,6 +54,24 @@ def test_alike_hosts_can_work_together() -> None:
     assert "host memory, GPU memory" in found[-1].text
 
 
+def test_what_reaches_one_host_is_no_way_to_another() -> None:
+    near = attrs.evolve(_NET, one_host=True)
+    here = attrs.evolve(_HERE, trials=(near,))
+    found = judge(here, attrs.evolve(_THERE, trials=(near,)))
+    assert [f.text for f in found if f.level is Level.PROBLEM] == [
+        "no transport works between the two sides"
+    ]
+    assert "within one host only" in found[1].text
+    assert {f.level for f in judge(here, here)} == {Level.FINE}
+
+
+def test_two_kinds_of_memory_do_not_meet() -> None:
+    here = attrs.evolve(_HERE, trials=(attrs.evolve(_NET, caps=("CROSS_PROCESS", "MEM_DRAM")),))
+    found = judge(here, _there(caps=("CROSS_PROCESS", "MEM_CUDA")))
+    assert "host memory here, GPU memory there" in found[1].text
+    assert (found[1].level, bool(found[1].fix)) == (Level.PROBLEM, True)
+
+
 def test_memory_counts_where_both_have_it() -> None:
     text = judge(_HERE, _there(caps=("CROSS_PROCESS", "MEM_DRAM")))[-1].text
     assert "host memory" in text
