@@ -88,8 +88,9 @@ bench_group.add_command(bench_transport)
     type=click.Path(dir_okay=False, path_type=Path),
     help="Where the picture goes: a name ending in .svg or .png.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON on stdout.")
 @click.pass_context
-def bench_plot(ctx: click.Context, /, source: Path, out: Path) -> None:
+def bench_plot(ctx: click.Context, /, source: Path, out: Path, as_json: bool) -> None:
     """Draw the JSON of a benchmark, or of `kvxfer sim cluster`."""
     from kvxfer.bench.plot import plot
     from kvxfer.errors import BadValue, KvxferError
@@ -99,4 +100,4 @@ def bench_plot(ctx: click.Context, /, source: Path, out: Path) -> None:
     except KvxferError as error:
         click.echo(f"kvxfer bench: {error}", err=True)
         ctx.exit(2 if isinstance(error, BadValue) else 1)
-    click.echo(str(out))
+    click.echo(json.dumps({"picture": str(out)}) if as_json else str(out))

@@ -33,7 +33,9 @@ COLUMNS = (
 @click.option("--rounds", default=3, type=click.IntRange(1, 100), help="Runs of each row.")
 @click.option("--slots", default=8, type=click.IntRange(1, 64), help="Requests in flight.")
 @click.option("--per-slot", default=5, type=click.IntRange(2, 1000), help="Requests a slot.")
-@click.option("--page-bytes", default=512, type=click.IntRange(16, 1 << 20))
+@click.option(
+    "--page-bytes", default=512, type=click.IntRange(16, 1 << 20), help="Bytes of a descriptor."
+)
 @click.option("--hold-ms", default=3.0, type=click.FloatRange(0, 1000), help="Python in a step.")
 @click.option("--wait-ms", default=7.0, type=click.FloatRange(0, 1000), help="Its device's part.")
 @click.option("--case", "wanted", multiple=True, help="Descriptors a request; repeatable.")

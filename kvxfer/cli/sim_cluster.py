@@ -51,7 +51,7 @@ FIGURES = (
 )
 @click.option("--count", default=1000, type=click.IntRange(1, 1_000_000), help="Requests.")
 @click.option("--tokens", default=4096, type=click.IntRange(min=1), help="Of a prompt.")
-@click.option("--output-tokens", default=128, type=click.IntRange(min=1))
+@click.option("--output-tokens", default=128, type=click.IntRange(min=1), help="Of an answer.")
 @click.option("--seed", default=0, type=click.IntRange(min=0), help="Draws the arrivals.")
 @click.option("--validate", is_flag=True, help="Compare with what was measured, and nothing else.")
 @click.option(

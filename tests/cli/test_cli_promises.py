@@ -17,7 +17,7 @@ def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Co
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from commands(command, f"{path}{name} ")
-        else:
+        if not isinstance(command, click.Group) or command.invoke_without_command:
             yield f"{path}{name}", command
 
 

@@ -26,16 +26,22 @@ DEFAULT_ARMS = ("kvxfer-push", "vllm-push", "vllm-pull")
 @click.option("--arm", "arms", multiple=True, help=f"{', '.join(ARMS)}; repeatable.")
 @click.option("--length", "lengths", multiple=True, type=click.IntRange(1, 3900), help="Tokens.")
 @click.option("--rounds", default=20, type=click.IntRange(1, 1000), help="Requests of each row.")
-@click.option("--rate", "rates", multiple=True, type=click.FloatRange(0, min_open=True))
+@click.option(
+    "--rate", "rates", multiple=True, type=click.FloatRange(0, min_open=True), help="Requests/s."
+)
 @click.option("--open-rounds", default=2, type=click.IntRange(0, 100), help="0: no open loop.")
-@click.option("--open-tokens", default=1024, type=click.IntRange(1, 3900))
+@click.option("--open-tokens", default=1024, type=click.IntRange(1, 3900), help="Of its prompts.")
 @click.option("--open-requests", default=30, type=click.IntRange(1, 10_000), help="A round.")
-@click.option("--answer-tokens", default=16, type=click.IntRange(2, 128))
+@click.option("--answer-tokens", default=16, type=click.IntRange(2, 128), help="Of each answer.")
 @click.option("--step-tokens", default=4096, help="Most tokens of an engine's step.")
-@click.option("--block-size", default=128)
-@click.option("--dtype", type=click.Choice(sorted(BYTES_OF_DTYPE)), default="float32")
-@click.option("--seed", default=1)
-@click.option("--run-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".pd"))
+@click.option("--block-size", default=128, help="Tokens of a cache block.")
+@click.option(
+    "--dtype", type=click.Choice(sorted(BYTES_OF_DTYPE)), default="float32", help="vLLM's."
+)
+@click.option("--seed", default=1, help="Draws the prompts and arrivals.")
+@click.option(
+    "--run-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".pd"), help="Logs."
+)
 @click.option("--json", "as_json", is_flag=True, help="The report on stdout; the rest on stderr.")
 def bench_pd(
     arms: tuple[str, ...],
