@@ -33,10 +33,11 @@ def check_base(base: type) -> None:
         )
 
 
-def settings_of(vllm_config: Any, named_mode: str) -> Settings:
+def settings_of(vllm_config: Any, named_mode: str, default_mode: str) -> Settings:
     """Read the adapter's settings out of a VllmConfig and vLLM's environment.
 
-    `named_mode` is what the connector's name promises, push, pull or nothing.
+    `named_mode` is what the connector's name promises, push, pull or nothing;
+    `default_mode` what holds where it promises nothing and no option says it.
     """
     from vllm import envs
 
@@ -63,6 +64,7 @@ def settings_of(vllm_config: Any, named_mode: str) -> Settings:
         data_parallel_index=parallel.data_parallel_index,
         randomized_ids=not envs.VLLM_DISABLE_REQUEST_ID_RANDOMIZATION,
         named_mode=named_mode,
+        default_mode=default_mode,
         step_tokens=_chunk_tokens_max(vllm_config.scheduler_config),
     )
     if settings.stream_tokens:

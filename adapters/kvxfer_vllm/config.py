@@ -80,13 +80,15 @@ def read_settings(
     data_parallel_index: int,
     randomized_ids: bool,
     named_mode: str = "",
+    default_mode: str = "push",
     step_tokens: int = 0,
 ) -> Settings:
     """Read `kv_connector_extra_config` and the side-channel address.
 
     `push_registration_timeout` (in-tree key) and `kvxfer_deadline_s` (ours, stronger)
     are the consumer's deadline, `kv_lease_duration` the producer's lease, in seconds.
-    `named_mode` is what the connector's name promises, empty where it promises nothing;
+    `named_mode` is what the connector's name promises, empty where it promises nothing, and
+    `default_mode` then holds where no option says otherwise;
     `step_tokens` the longest chunk of a prefill.
 
     Raises BadValue with the key, the value and the bound.
@@ -120,7 +122,7 @@ def read_settings(
         allow_remote=_flag(extra, "allow_remote", False),
         fail_on_load_failure=failure_policy == "fail",
         randomized_ids=randomized_ids,
-        mode=_mode(extra, named_mode),
+        mode=_mode(extra, named_mode, default_mode),
         stream_tokens=step_tokens if stream else 0,
     )
 
@@ -135,8 +137,8 @@ def check_parallel(**sizes: int) -> None:
             raise BadValue(name, size, "1: this version serves one worker per engine")
 
 
-def _mode(extra: Mapping[str, Any], named_mode: str) -> str:
-    mode = extra.get("mode", named_mode or "push")
+def _mode(extra: Mapping[str, Any], named_mode: str, default_mode: str) -> str:
+    mode = extra.get("mode", named_mode or default_mode)
     allowed = (named_mode,) if named_mode else tuple(MODES)
     if mode not in allowed:
         raise BadValue("mode", mode, f"one of {allowed}, by the connector's name")

@@ -34,13 +34,14 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
     """
 
     named_mode = ""
+    default_mode = "push"
     _cache_hit_source = CacheHitSource.P2P
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         compat.check_base(KVConnectorBase_V1)
         group = cache_group(kv_cache_config, vllm_config.cache_config.cache_dtype)
-        settings = compat.settings_of(vllm_config, self.named_mode)
+        settings = compat.settings_of(vllm_config, self.named_mode, self.default_mode)
         settings = settings.on_blocks(group.tokens_per_block)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
@@ -198,4 +199,9 @@ class NixlPullConnector(KvxferPullConnector):
 
 
 class NixlConnector(KvxferConnector):
-    """Drop-in name that some routers key on. Push unless `mode` says pull; legs in any order."""
+    """Drop-in name that routers and vLLM's core key on. Pull, as vLLM's own of that name.
+
+    The option `mode` may say push: an operator who has to keep the name may want it.
+    """
+
+    default_mode = "pull"

@@ -203,6 +203,7 @@ class WorkerSide:
             memories=memories,
             transport=settings.transport,
             transport_options=settings.transport_options,
+            initiator=settings.initiator,
             listen=(settings.host, settings.port) if listens else None,
             timings=Timings(
                 offer_lease_ms=settings.offer_lease_ms,

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from kvxfer.core.ids import Role
+from kvxfer.core.ids import Initiator, Role
 from kvxfer.errors import BadValue
 from kvxfer.layout.choice import Costs
 from kvxfer.layout.geometry import Shard
@@ -40,6 +40,9 @@ class AgentConfig:
     listen: tuple[str, int] | None = None
     allow_remote: bool = False
     check_digest: bool = True
+    initiator: Initiator = Initiator.PRODUCER
+    """Consumer: CONSUMER where this agent is meant to read (pull). The start then fails where the
+    transport cannot, instead of every transfer. Each registration says for itself who moves it."""
     part_tokens: int = 0
     """Producer: parts end at multiples of so many tokens, so that they can leave while the
     prefill runs; the engine's chunk size is a good choice. 0: one part for all tokens."""

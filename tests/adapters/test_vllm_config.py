@@ -84,6 +84,11 @@ def test_the_mode_is_push_unless_the_name_or_the_option_says_pull() -> None:
     assert settings(named_mode="pull").mode == "pull"
 
 
+def test_a_names_default_gives_way_to_the_option() -> None:
+    assert settings(default_mode="pull").mode == "pull"
+    assert settings({"mode": "push"}, default_mode="pull").mode == "push"
+
+
 def test_an_option_against_the_connectors_name_is_refused() -> None:
     with pytest.raises(BadValue, match="mode = 'push'"):
         settings({"mode": "push"}, named_mode="pull")

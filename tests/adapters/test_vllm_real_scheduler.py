@@ -74,7 +74,7 @@ def test_a_load_that_lands(consumer: Engine) -> None:
     assert not consumer.scheduler.connector.scheduler_side._consumers
 
 
-@pytest.mark.parametrize("name", ["NixlPullConnector", "KvxferPullConnector"])
+@pytest.mark.parametrize("name", ["NixlConnector", "NixlPullConnector", "KvxferPullConnector"])
 def test_a_pull_connector_asks_to_read(folder: Path, name: str) -> None:
     engine = Engine(folder, "kv_consumer", "fail", name)
     engine.add("cmpl-a-0-0badcafe", CONSUME)
@@ -83,10 +83,10 @@ def test_a_pull_connector_asks_to_read(folder: Path, name: str) -> None:
 
 
 def test_a_neutral_name_takes_the_mode_from_the_option(folder: Path) -> None:
-    engine = Engine(folder, "kv_consumer", "fail", "NixlConnector", mode="pull")
+    engine = Engine(folder, "kv_consumer", "fail", "NixlConnector", mode="push")
     engine.add("cmpl-a-0-0badcafe", CONSUME)
     (receive,), _, _ = engine.step()
-    assert receive.register.initiator is Initiator.CONSUMER
+    assert receive.register.initiator is Initiator.PRODUCER
 
 
 def test_an_option_against_the_name_stops_the_start(folder: Path) -> None:
