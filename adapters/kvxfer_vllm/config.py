@@ -27,6 +27,8 @@ MODES = {"push": Initiator.PRODUCER, "pull": Initiator.CONSUMER}
 
 DEADLINE_S = 60.0
 LEASE_S = 30.0
+KEPT_S = 480.0
+LOAD_TOKENS_MIN = 64
 SECONDS_MAX = 86_400.0
 
 
@@ -54,6 +56,12 @@ class Settings:
     """vLLM appends random digits to request ids."""
     mode: str = "push"
     """One of MODES; D's counts. P serves both, whatever its own is."""
+    bidirectional: bool = False
+    """D keeps what it has when a request ends, and P of the next turn loads it (read-back)."""
+    kept_ms: int = 480_000
+    """How long D keeps it."""
+    load_tokens_min: int = 64
+    """Fewer tokens than these P computes rather than loads them from D."""
     stream_tokens: int = 0
     """P offers what is final while the prefill runs, in parts of so many tokens; 0: at its end."""
 
@@ -87,6 +95,7 @@ def read_settings(
 
     `push_registration_timeout` (in-tree key) and `kvxfer_deadline_s` (ours, stronger)
     are the consumer's deadline, `kv_lease_duration` the producer's lease, in seconds.
+    `bidirectional_kv_xfer` makes the engine both, whatever its `kv_role`.
     `named_mode` is what the connector's name promises, empty where it promises nothing, and
     `default_mode` then holds where no option says otherwise;
     `step_tokens` the longest chunk of a prefill.
@@ -106,12 +115,13 @@ def read_settings(
     if not isinstance(options, Mapping):
         raise BadValue("transport_options", options, "an object")
     check_digest = _flag(extra, "check_prompt_digest", True)
+    bidirectional = _flag(extra, "bidirectional_kv_xfer", False)
     stream = _flag(extra, "stream", False)
     if stream and not check_digest:
         raise BadValue("stream", stream, "false where check_prompt_digest is false")
     return Settings(
         engine_id=engine_id,
-        role=role,
+        role=Role.BOTH if bidirectional else role,
         host=host,
         port=port + data_parallel_index,
         transport=transport,
@@ -123,6 +133,9 @@ def read_settings(
         fail_on_load_failure=failure_policy == "fail",
         randomized_ids=randomized_ids,
         mode=_mode(extra, named_mode, default_mode),
+        bidirectional=bidirectional,
+        kept_ms=_seconds_to_ms(extra, "decoder_kv_blocks_ttl", KEPT_S),
+        load_tokens_min=_count(extra, "kv_recompute_threshold", LOAD_TOKENS_MIN),
         stream_tokens=step_tokens if stream else 0,
     )
 
@@ -152,6 +165,13 @@ def _seconds_to_ms(extra: Mapping[str, Any], key: str, default_s: float) -> int:
     if not 0 < value <= SECONDS_MAX:
         raise BadValue(key, value, f"above 0 and at most {SECONDS_MAX:.0f} seconds")
     return max(1, round(value * 1000))
+
+
+def _count(extra: Mapping[str, Any], key: str, default: int) -> int:
+    value = extra.get(key, default)
+    if type(value) is not int or value < 0:
+        raise BadValue(key, value, "a whole number of at least 0")
+    return value
 
 
 def _flag(extra: Mapping[str, Any], key: str, default: bool) -> bool:

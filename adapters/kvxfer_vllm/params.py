@@ -1,7 +1,7 @@
 """Reads a request's `kv_transfer_params`, once, into a frozen record.
 
 Owns the field names that vLLM routers send (vLLM nixl connectors, 0.24 to 0.33) and
-two of our own. Refuses to know what the engine does with them. Invariant:
+three of our own. Refuses to know what the engine does with them. Invariant:
 `parse_params` is total: whatever the client sent gives a record, never an exception;
 what is wrong is named in `problem`.
 """
@@ -23,12 +23,34 @@ TRANSFER_NAME_KEY = "kvx_transfer"
 """Our own key in a producer's answer: the exact name under which it holds the offer."""
 
 
+TOKENS_DIGEST_KEY = "kvx_tokens_digest"
+"""Our own key in a decode engine's answer: hash of the tokens whose KV it keeps, in hex."""
+
+REQUEST_ID_BYTES_MAX = 1024
+TOKENS_MAX = 1 << 31
+DIGEST_BYTES = 32
+
+
 class Leg(Enum):
     """What this engine has to do for a request."""
 
     NONE = auto()
     PRODUCE = auto()
     CONSUME = auto()
+
+
+@attrs.frozen(kw_only=True)
+class Kept:
+    """KV of an earlier turn that a decode engine says it still holds: its first tokens."""
+
+    engine_id: str
+    host: str
+    port: int
+    request_id: str
+    """The decode engine's own, of that turn."""
+    token_count: int
+    digest: bytes = b""
+    """Of those tokens; empty where a router dropped it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -48,6 +70,10 @@ class LegParams:
     remote_host: str = ""
     remote_port: int = 0
     problem: str = ""
+    kept: Kept | None = None
+    """On P's leg: what may be loaded instead of computed."""
+    kept_problem: str = ""
+    """Why what came of it is of no use; the leg can do without."""
 
 
 class _Wrong(Exception):
@@ -69,7 +95,7 @@ def parse_params(params: object) -> LegParams:
     try:
         _check_flags(produce, consume)
         if leg is Leg.PRODUCE:
-            return LegParams(leg=leg, transfer_id=_transfer_id(params))
+            return _producer(params)
         return _consumer(params)
     except _Wrong as wrong:
         return LegParams(leg=leg, problem=str(wrong))
@@ -83,17 +109,63 @@ def _check_flags(produce: object, consume: object) -> None:
         raise _Wrong("do_remote_decode and do_remote_prefill are both true")
 
 
-def _consumer(params: Mapping[Any, Any]) -> LegParams:
+def _producer(params: Mapping[Any, Any]) -> LegParams:
+    transfer_id = _transfer_id(params)
+    if not params.get("remote_block_ids"):
+        return LegParams(leg=Leg.PRODUCE, transfer_id=transfer_id)
+    try:
+        return LegParams(leg=Leg.PRODUCE, transfer_id=transfer_id, kept=_kept(params))
+    except _Wrong as wrong:
+        return LegParams(leg=Leg.PRODUCE, transfer_id=transfer_id, kept_problem=str(wrong))
+
+
+def _kept(params: Mapping[Any, Any]) -> Kept:
+    _check_sizes(params)
+    tokens = params.get("remote_num_tokens")
+    if type(tokens) is not int or not 0 < tokens < TOKENS_MAX:
+        raise _Wrong(f"remote_num_tokens = {_show(tokens)}: not an integer above 0")
+    return Kept(
+        engine_id=_text(params, "remote_engine_id"),
+        host=_text(params, "remote_host"),
+        port=_port(params),
+        request_id=_text(params, "remote_request_id", REQUEST_ID_BYTES_MAX),
+        token_count=tokens,
+        digest=_digest(params.get(TOKENS_DIGEST_KEY)),
+    )
+
+
+def _digest(value: object) -> bytes:
+    if value is None:
+        return b""
+    try:
+        digest = bytes.fromhex(value) if isinstance(value, str) else b""
+    except ValueError:
+        digest = b""
+    if len(digest) != DIGEST_BYTES:
+        raise _Wrong(f"{TOKENS_DIGEST_KEY} = {_show(value)}: not {DIGEST_BYTES} bytes in hex")
+    return digest
+
+
+def _check_sizes(params: Mapping[Any, Any]) -> None:
     for field in ("tp_size", "pp_size", "dcp_size"):
         value = params.get(field)
         if value is not None and (type(value) is not int or value != 1):
             raise _Wrong(f"{field} = {_show(value)}: only 1 is supported")
-    name = params.get(TRANSFER_NAME_KEY)
-    if name is not None and not is_transfer_name(name):
-        raise _Wrong(f"{TRANSFER_NAME_KEY} = {_show(name)}: not a name that a producer gave")
+
+
+def _port(params: Mapping[Any, Any]) -> int:
     port = params.get("remote_port")
     if type(port) is not int or not 0 < port < 65536:
         raise _Wrong(f"remote_port = {_show(port)}: not an integer from 1 to 65535")
+    return port
+
+
+def _consumer(params: Mapping[Any, Any]) -> LegParams:
+    _check_sizes(params)
+    name = params.get(TRANSFER_NAME_KEY)
+    if name is not None and not is_transfer_name(name):
+        raise _Wrong(f"{TRANSFER_NAME_KEY} = {_show(name)}: not a name that a producer gave")
+    port = _port(params)
     return LegParams(
         leg=Leg.CONSUME,
         transfer_id=_transfer_id(params),
@@ -110,15 +182,15 @@ def _transfer_id(params: Mapping[Any, Any]) -> str | None:
     return _text(params, "transfer_id")
 
 
-def _text(params: Mapping[Any, Any], field: str) -> str:
+def _text(params: Mapping[Any, Any], field: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
     value = params.get(field)
     if not isinstance(value, str) or not value:
         raise _Wrong(f"{field} = {_show(value)}: not a text that is not empty")
     if not value.isprintable():
         raise _Wrong(f"{field} = {_show(value)}: has characters that cannot be printed")
     size = len(value.encode())
-    if size > TEXT_BYTES_MAX:
-        raise _Wrong(f"{field} = {_show(value)}: {size} bytes, at most {TEXT_BYTES_MAX}")
+    if size > bytes_max:
+        raise _Wrong(f"{field} = {_show(value)}: {size} bytes, at most {bytes_max}")
     return value
 
 

@@ -21,10 +21,10 @@ import numpy as np
 from kvxfer.driver import TransferId
 from kvxfer.driver.commands import Grow, Offer
 from kvxfer.layout.geometry import BlockTable
+from kvxfer_vllm.answers import answer
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.digest import prompt_digest
 from kvxfer_vllm.metadata import Abort, Expect, Extend, Halt, Order, Seal, Send, Stream
-from kvxfer_vllm.params import TRANSFER_NAME_KEY
 
 FINISHED_WELL = frozenset({"FINISHED_LENGTH_CAPPED", "FINISHED_STOPPED"})
 """Names of the request states with which a prefill has a result to hand over."""
@@ -127,11 +127,11 @@ class Prefills:
             answer=self._answer(prefill, blocks),
         )
 
-    def digest(self, request: Any) -> bytes:
-        """Hash of the prompt, by which the two engines of a pair tell that it is the same."""
+    def digest(self, request: Any, token_count: int) -> bytes:
+        """Hash of the prompt's beginning, by which two engines tell that it is the same."""
         if not self.settings.check_digest or request.prompt_token_ids is None:
             return b""
-        return prompt_digest(request.prompt_token_ids[: request.num_prompt_tokens])
+        return prompt_digest(request.prompt_token_ids[:token_count])
 
     # --- streams ---
 
@@ -199,7 +199,7 @@ class Prefills:
             transfer_id=prefill.transfer_id,
             tables=tables,
             token_count=token_count,
-            digest=self.digest(prefill.request),
+            digest=self.digest(prefill.request, prefill.request.num_prompt_tokens),
             tag=prefill.tag,
             sealed=sealed,
         )
@@ -229,23 +229,9 @@ class Prefills:
         return int(computed // self.tokens_per_block * self.tokens_per_block)
 
     def _answer(self, prefill: _Prefill, blocks: list[int]) -> dict[str, Any]:
-        """The `kv_transfer_params` of the answer, which a pull-order router passes on unread."""
         request = prefill.request
-        return {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_block_ids": [blocks],
-            "remote_engine_id": self.settings.engine_id,
-            "remote_request_id": request.request_id,
-            "remote_host": self.settings.host,
-            "remote_port": self.settings.port,
-            "tp_size": 1,
-            "pp_size": 1,
-            "dcp_size": 1,
-            "remote_num_tokens": min(request.num_computed_tokens, request.num_prompt_tokens),
-            "transfer_mode": self.settings.mode,
-            TRANSFER_NAME_KEY: prefill.transfer_id,
-        }
+        computed = min(request.num_computed_tokens, request.num_prompt_tokens)
+        return answer(self.settings, request, prefill.transfer_id, blocks, token_count=computed)
 
 
 def _expect(prefill: _Prefill) -> Expect:

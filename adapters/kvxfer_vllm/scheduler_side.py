@@ -22,7 +22,8 @@ from kvxfer_vllm.config import Settings
 from kvxfer_vllm.metadata import Decline, Drop, Order, Receive, Refuse, StepOrders
 from kvxfer_vllm.names import derived_name, explicit_name
 from kvxfer_vllm.params import Leg, LegParams, parse_params
-from kvxfer_vllm.prefills import BlockIds, Prefills, table_of
+from kvxfer_vllm.prefills import BlockIds, Finished, Prefills, table_of
+from kvxfer_vllm.readback import keep, wish_for
 
 logger = logging.getLogger("vllm.kvxfer")
 
@@ -40,6 +41,11 @@ class _Phase(Enum):
 class _Consumer:
     transfer_id: TransferId
     params: LegParams
+    token_stop: int
+    """Tokens [0, token_stop) of the prompt are to be had, less what is found here."""
+    tokens_min: int = 1
+    """Fewer than these are not worth a load."""
+    is_readback: bool = False
     phase: _Phase = _Phase.NEW
 
     @property
@@ -77,10 +83,13 @@ class SchedulerSide:
             logger.warning("request %s: no KV transfer, %s", request.request_id, params.problem)
         if params.leg is Leg.CONSUME:
             transfer_id = self._name(request.request_id, params)
-            self._consumers[request.request_id] = _Consumer(transfer_id, params)
+            self._consumers[request.request_id] = _Consumer(
+                transfer_id, params, request.num_prompt_tokens
+            )
         elif params.leg is Leg.PRODUCE and not params.problem:
             transfer_id = self._name(request.request_id, params)
             self._orders.append(self._prefills.begin(request, transfer_id))
+            self._read_back(request, params)
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int, bool]:
         """How many tokens beyond the local hit will come, and that they come asynchronously."""
@@ -89,8 +98,8 @@ class SchedulerSide:
             return 0, False
         if consumer.params.problem and not self.settings.fail_on_load_failure:
             return 0, False
-        wanted = request.num_prompt_tokens - computed_tokens
-        return (wanted, True) if wanted > 0 else (0, False)
+        wanted = consumer.token_stop - computed_tokens
+        return (wanted, True) if wanted >= consumer.tokens_min else (0, False)
 
     def after_alloc(self, request: Any, block_ids: BlockIds, wanted: int) -> None:
         """The request was admitted with `wanted` tokens to load; `block_ids` are all its blocks."""
@@ -122,8 +131,7 @@ class SchedulerSide:
                 self._orders.append(
                     Drop(request_id=request.request_id, transfer_id=consumer.transfer_id)
                 )
-            return False, None
-        finished = self._prefills.finish(request, block_ids)
+        finished = self._end(request, consumer, block_ids)
         if finished is None:
             return False, None
         self._orders += finished.orders
@@ -155,6 +163,43 @@ class SchedulerSide:
         """True while the workers have not been told everything: the engine must make a step."""
         return bool(self._orders)
 
+    def _end(
+        self, request: Any, consumer: _Consumer | None, block_ids: BlockIds
+    ) -> Finished | None:
+        """What another engine may have of a request that has ended."""
+        if consumer is None or consumer.is_readback:
+            return self._prefills.finish(request, block_ids)
+        if not self.settings.bidirectional or consumer.phase is not _Phase.SETTLED:
+            return None
+        return keep(
+            request,
+            block_ids,
+            self.settings,
+            self.tokens_per_block,
+            whole_blocks=self.whole_blocks,
+        )
+
+    def _read_back(self, request: Any, params: LegParams) -> None:
+        """P: load what the decode engine of an earlier turn kept, if it is of use here."""
+        if not self.settings.bidirectional:
+            return
+        if params.kept_problem:
+            logger.warning("request %s: no read-back, %s", request.request_id, params.kept_problem)
+        if params.kept is None:
+            return
+        wish = wish_for(params.kept, request, check=self.settings.check_digest)
+        consumer = _Consumer(
+            wish.transfer_id,
+            wish.source,
+            wish.token_stop,
+            tokens_min=max(1, self.settings.load_tokens_min),
+            is_readback=True,
+        )
+        if wish.token_stop:
+            self._consumers[request.request_id] = consumer
+        else:
+            self._decline(consumer)
+
     def _check_role(self, params: LegParams) -> LegParams:
         needed = {Leg.PRODUCE: Role.PRODUCER, Leg.CONSUME: Role.CONSUMER}.get(params.leg)
         if needed is None or params.problem or self.settings.role in (needed, Role.BOTH):
@@ -175,7 +220,7 @@ class SchedulerSide:
     def _register(
         self, request: Any, consumer: _Consumer, block_ids: Sequence[int], wanted: int
     ) -> None:
-        token_stop = request.num_prompt_tokens
+        token_stop = consumer.token_stop
         token_start = token_stop - wanted
         first = token_start // self.tokens_per_block
         last = self._block_count(token_stop)
@@ -187,7 +232,7 @@ class SchedulerSide:
             tables=(table_of(first * self.tokens_per_block, block_ids[first:last]),),
             token_start=token_start,
             token_stop=token_stop,
-            digest=self._prefills.digest(request),
+            digest=self._prefills.digest(request, consumer.token_stop),
             deadline_ms=self.settings.deadline_ms,
             tag=request.request_id,
             initiator=self.settings.initiator,
