@@ -48,7 +48,7 @@ def cache_groups(kv_cache_config: Any, cache_dtype: str = "auto") -> tuple[Cache
     `cache_dtype` is vLLM's setting of that name: two kinds of FP8 have one element type.
     Raises LayoutMismatch naming the kind of cache that has no description.
     """
-    groups = kv_cache_config.transfer_groups
+    groups = _transfer_groups(kv_cache_config)
     if not groups:
         raise LayoutMismatch("the model has no cache group to transfer")
     return tuple(
@@ -62,7 +62,7 @@ def cache_group(kv_cache_config: Any, cache_dtype: str = "auto") -> CacheGroup:
 
     Raises LayoutMismatch with the kind of cache that is not served.
     """
-    groups = kv_cache_config.transfer_groups
+    groups = _transfer_groups(kv_cache_config)
     kinds = [type(group.kv_cache_spec).__name__ for group in groups]
     if kinds != ["FullAttentionSpec"] or len(kv_cache_config.kv_cache_groups) != 1:
         raise LayoutMismatch(
@@ -72,6 +72,11 @@ def cache_group(kv_cache_config: Any, cache_dtype: str = "auto") -> CacheGroup:
     if kv_cache_config.needs_kv_cache_zeroing:
         raise LayoutMismatch("the cache needs zeroed blocks: not served by this version")
     return attrs.evolve(cache_groups(kv_cache_config, cache_dtype)[0], name="attention")
+
+
+def _transfer_groups(kv_cache_config: Any) -> Any:
+    """vLLM before 0.29 keeps no group back from a transfer."""
+    return getattr(kv_cache_config, "transfer_groups", kv_cache_config.kv_cache_groups)
 
 
 def _group(group: Any, number: str, manager_blocks: int, cache_dtype: str) -> CacheGroup:
@@ -101,7 +106,7 @@ def _group(group: Any, number: str, manager_blocks: int, cache_dtype: str) -> Ca
             tokens_per_state=_whole_tokens(spec),
             # The last token of a loaded prompt is computed again: it looks back at
             # sliding_window - 1 tokens before itself.
-            reach=spec.sliding_window + spec.extra_retained_tokens,
+            reach=spec.sliding_window + getattr(spec, "extra_retained_tokens", 0),
             quantised=_quantised(spec, cache_dtype),
         )
     if name == "MambaSpec":
@@ -117,7 +122,8 @@ def _group(group: Any, number: str, manager_blocks: int, cache_dtype: str) -> Ca
 
 
 def _whole_tokens(spec: Any) -> int:
-    tokens = spec.tokens_per_state
+    # vLLM before 0.29 has no such number: a slot of a cache is a token there.
+    tokens = getattr(spec, "tokens_per_state", 1)
     if int(tokens) != tokens or tokens < 1:
         raise LayoutMismatch(f"a cache slot stands for {tokens} tokens: not a whole number")
     return int(tokens)

@@ -12,13 +12,15 @@ from typing import Any
 
 from kvxfer.errors import LocalFault
 from kvxfer_vllm.config import Settings, check_parallel, read_settings
+from kvxfer_vllm.ledger import Report
 from kvxfer_vllm.prefills import BlockIds
 from kvxfer_vllm.stats import COUNTERS, GAUGES, KVXFER_PREFIX
 
 REQUIRED_HOOKS = (
-    "get_transfer_results",
-    "get_loaded_kv_cache_group_ids",
+    "get_block_ids_with_load_errors",
+    "get_finished",
     "handle_preemptions",
+    "has_pending_push_work",
     "on_new_request",
 )
 
@@ -29,8 +31,43 @@ def check_base(base: type) -> None:
     if missing:
         raise LocalFault(
             f"this vLLM's connector interface has no {', '.join(missing)}: "
-            "kvxfer_vllm needs vLLM 0.32 or later"
+            "kvxfer_vllm needs vLLM 0.24 or later"
         )
+
+
+def cache_hit_source() -> Any:
+    """vLLM's word for tokens that came from another engine; None where it has no such words."""
+    try:
+        from vllm.v1.metrics.cache_hit_source import CacheHitSource
+    except ImportError:
+        return None
+    return CacheHitSource.P2P
+
+
+def whole_pages_layout() -> str:
+    """Name of the cache order in which a (block, head) page is one piece, layer by layer."""
+    try:
+        from vllm.v1.kv_cache_layout import KVCacheLayout
+    except ImportError:
+        return "HND"
+    return str(KVCacheLayout.LBHNC.name)
+
+
+def transfer_group_ids(kv_cache_config: Any) -> tuple[int, ...]:
+    """Indices of the cache groups that a load fills: all, where vLLM keeps none back."""
+    ids = getattr(kv_cache_config, "transfer_group_ids", None)
+    return tuple(range(len(kv_cache_config.kv_cache_groups)) if ids is None else ids)
+
+
+def transfer_results(report: Report) -> Any:
+    """A worker's report as the scheduler takes it, where it understands failures by request."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+
+    return KVConnectorTransferResults(
+        finished_sending=set(report.sent),
+        finished_recving=set(report.received),
+        failed_recving=set(report.failed),
+    )
 
 
 def settings_of(vllm_config: Any, named_mode: str, default_mode: str) -> Settings:
@@ -49,9 +86,10 @@ def settings_of(vllm_config: Any, named_mode: str, default_mode: str) -> Setting
         decode_context_parallel_size=parallel.decode_context_parallel_size,
         prefill_context_parallel_size=parallel.prefill_context_parallel_size,
     )
-    if vllm_config.num_prefill_lookahead_tokens > 1:
+    ahead = getattr(vllm_config, "num_prefill_lookahead_tokens", 0)
+    if ahead > 1:
         raise LocalFault(
-            f"num_prefill_lookahead_tokens = {vllm_config.num_prefill_lookahead_tokens}: "
+            f"num_prefill_lookahead_tokens = {ahead}: "
             "multi-module MTP drafting is not served by this version of kvxfer_vllm"
         )
     settings = read_settings(

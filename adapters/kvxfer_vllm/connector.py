@@ -14,10 +14,8 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
-    KVConnectorTransferResults,
     SupportsHMA,
 )
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvxfer_vllm import compat
 from kvxfer_vllm.geometry import cache_group
@@ -35,7 +33,7 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
 
     named_mode = ""
     default_mode = "push"
-    _cache_hit_source = CacheHitSource.P2P
+    _cache_hit_source = compat.cache_hit_source()
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -45,6 +43,7 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
         settings = settings.on_blocks(group.tokens_per_block)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
+        self._failed_blocks: set[int] = set()
         if role is KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(
                 settings, group.tokens_per_block, whole_blocks=compat.has_packed_pages()
@@ -59,7 +58,7 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
         """Whole pages in one piece: the fewest descriptors of the layouts all backends have."""
         model = vllm_config.model_config
-        return None if model is None or model.use_mla else "LBHNC"
+        return None if model is None or model.use_mla else compat.whole_pages_layout()
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
@@ -91,7 +90,7 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
         return self.scheduler_side.matched_tokens(request, num_computed_tokens)
 
     def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:  # noqa: ARG002
-        return tuple(self._kv_cache_config.transfer_group_ids)
+        return compat.transfer_group_ids(self._kv_cache_config)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self.scheduler_side.after_alloc(request, blocks.get_block_ids(), num_external_tokens)
@@ -155,19 +154,21 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_save(self) -> None:
         """Sources stay held until reported as sent; nothing waits here."""
 
-    def get_transfer_results(
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:  # noqa: ARG002
+        return compat.transfer_results(self.worker_side.take_report())
+
+    def get_finished(
         self,
         finished_req_ids: set[str],  # noqa: ARG002
-    ) -> KVConnectorTransferResults:
+    ) -> tuple[set[str], set[str]]:
+        """Asked for by vLLM before 0.30, which learns of a failed load by its blocks alone."""
         report = self.worker_side.take_report()
-        return KVConnectorTransferResults(
-            finished_sending=set(report.sent),
-            finished_recving=set(report.received),
-            failed_recving=set(report.failed),
-        )
+        self._failed_blocks = set(report.failed_blocks)
+        return set(report.sent), set(report.received)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        return self.worker_side.take_bad_blocks()
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return self.worker_side.take_bad_blocks() | failed
 
     def get_kv_connector_stats(self) -> Any:
         data = None if self._worker is None else self._worker.take_stats()

@@ -111,7 +111,9 @@ class SchedulerSide:
             self._decline(consumer)
         elif consumer.params.problem:
             consumer.phase = _Phase.PARKED
-            self._orders.append(Refuse(request_id=request.request_id, why=consumer.params.problem))
+            blocks = tuple(tuple(group) for group in block_ids)
+            why = consumer.params.problem
+            self._orders.append(Refuse(request_id=request.request_id, blocks=blocks, why=why))
         else:
             consumer.phase = _Phase.PARKED
             self._register(request, consumer, block_ids[0], wanted)
