@@ -27,6 +27,8 @@ class Engine:
         *,
         step_tokens: int = 256,
         async_scheduling: bool = False,
+        prefix_caching: bool = False,
+        module: str = "kvxfer_vllm",
         **extra: Any,
     ) -> None:
         import torch
@@ -46,8 +48,8 @@ class Engine:
         model = ModelConfig(
             model=str(folder), skip_tokenizer_init=True, dtype="float32", max_model_len=256
         )
-        cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=False)
-        config = VllmConfig(
+        cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=prefix_caching)
+        self.config = VllmConfig(
             model_config=model,
             cache_config=cache,
             scheduler_config=SchedulerConfig(
@@ -60,7 +62,7 @@ class Engine:
             device_config=DeviceConfig("cpu"),
             kv_transfer_config=KVTransferConfig(
                 kv_connector=connector,
-                kv_connector_module_path="kvxfer_vllm",
+                kv_connector_module_path=module,
                 kv_role=role,
                 engine_id="eng-P",
                 kv_load_failure_policy=policy,
@@ -71,13 +73,13 @@ class Engine:
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=2, head_size=8, dtype=torch.float32)
         kind = AsyncScheduler if async_scheduling else Scheduler
         self.scheduler = kind(
-            vllm_config=config,
+            vllm_config=self.config,
             kv_cache_config=KVCacheConfig(
                 num_blocks=BLOCKS,
                 kv_cache_tensors=[],
                 kv_cache_groups=[KVCacheGroupSpec(["l0"], spec)],
             ),
-            structured_output_manager=StructuredOutputManager(config),
+            structured_output_manager=StructuredOutputManager(self.config),
             block_size=BLOCK,
             log_stats=False,
         )
@@ -99,6 +101,7 @@ class Engine:
             prompt_token_ids=list(prompt),
             sampling_params=sampling,
             pooling_params=None,
+            block_hasher=_block_hasher(),
         )
         assert request.kv_transfer_params == params
         self.scheduler.add_request(request)
@@ -140,6 +143,15 @@ class Engine:
 
     def free_blocks(self) -> int:
         return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
+def _block_hasher() -> Any:
+    """What an engine gives each request for its prefix cache."""
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+    init_none_hash(sha256)
+    return get_request_block_hasher(BLOCK, sha256)
 
 
 def write_config(folder: Path) -> None:
