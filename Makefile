@@ -6,7 +6,8 @@
 #   make fabric the tests of NIXL over libfabric (EFA's path), in a network namespace
 #   make pd     a real vLLM prefill/decode pair on this CPU (about 4 GB of packages)
 #   make pd VLLM_VERSION=0.30.0   the same with another version of vLLM
-#   make pd-tests   what of the tests needs vLLM, but no running engine
+#   make pd-tests   what of the tests needs vLLM, but no running engine; VLLM_VERSION as above,
+#                   or VLLM_SOURCE=0.33.0 where there is no build for CPU
 #   make upstream-tests  vLLM's own connector tests, against our classes
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
@@ -18,8 +19,8 @@ NIXL := nixl==1.5.2 nixl-cu12==1.5.1
 DEMO_ARGS ?=
 PD_ARGS ?=
 UPSTREAM_ARGS ?=
-PD_TESTS := $(addprefix tests/adapters/test_vllm_,real_scheduler.py real_streams.py real_hooks.py \
-	real_cache.py real_cache_orders.py)
+SCHEDULER_TESTS := $(wildcard tests/adapters/test_vllm_real_[shr]*.py)
+CACHE_TESTS := $(wildcard tests/adapters/test_vllm_real_cache*.py)
 
 FABRIC_VENV := .venv-fabric
 # 1.5.1 asks for libfabric 2.6; the newest one in a wheel is 2.5 (docs/design/nixl-fabric.md).
@@ -58,8 +59,14 @@ pd: $(PD_VENV)/.ready
 probes: $(PD_VENV)/.ready
 	$(PD_VENV)/bin/python -m kvxfer_vllm.pd probes $(PD_ARGS)
 
+# With VLLM_SOURCE the schedulers of a version are tested of which there is no build for CPU.
 pd-tests: $(PD_VENV)/.ready
-	$(PD_VENV)/bin/python -m pytest $(PD_TESTS)
+ifdef VLLM_SOURCE
+	PYTHONPATH=$$($(PD_VENV)/bin/python tests/upstream/library.py $(VLLM_SOURCE)) \
+		$(PD_VENV)/bin/python -m pytest $(SCHEDULER_TESTS)
+else
+	$(PD_VENV)/bin/python -m pytest $(SCHEDULER_TESTS) $(CACHE_TESTS)
+endif
 
 upstream-tests: $(PD_VENV)/.ready
 	$(PD_VENV)/bin/python tests/upstream $(UPSTREAM_ARGS)

@@ -43,16 +43,6 @@ def _write(title: str, engine: Engine, **report: set[Any]) -> Any:
     return engine.step(**report)
 
 
-def _failed(engine: Engine, request_id: str) -> dict[str, set[Any]]:
-    """The report of a failed load, in the words that this vLLM understands."""
-    from vllm.v1.outputs import KVConnectorOutput
-
-    if hasattr(KVConnectorOutput(), "failed_recving"):
-        return {"finished_recving": {request_id}, "failed_recving": {request_id}}
-    (blocks,) = engine.scheduler.kv_cache_manager.get_block_ids(request_id)
-    return {"finished_recving": {request_id}, "invalid_block_ids": set(blocks)}
-
-
 def load_lands(make: Callable[..., Engine]) -> None:
     engine = make("kv_consumer")
     engine.add(A, CONSUME, max_tokens=2)
@@ -66,7 +56,7 @@ def load_fails_by_policy(make: Callable[..., Engine]) -> None:
     engine = make("kv_consumer")
     engine.add(A, CONSUME)
     _write("step: admitted", engine)
-    _write("step: the failure is reported", engine, **_failed(engine, A))
+    _write("step: the failure is reported", engine, **engine.failed(A))
     _write("step: empty", engine)
 
 
@@ -74,7 +64,7 @@ def load_fails_and_is_computed(make: Callable[..., Engine]) -> None:
     engine = make("kv_consumer", "recompute")
     engine.add(A, CONSUME)
     _write("step: admitted", engine)
-    _write("step: the failure is reported", engine, **_failed(engine, A))
+    _write("step: the failure is reported", engine, **engine.failed(A))
     _write("step: computed here", engine)
     _write("step: empty", engine)
 
@@ -87,7 +77,7 @@ def abort_while_parked(make: Callable[..., Engine]) -> None:
     _write("step: admitted", engine)
     engine.scheduler.finish_requests(A, RequestStatus.FINISHED_ABORTED)
     _write("step: aborted before", engine)
-    _write("step: let go", engine, **_failed(engine, A))
+    _write("step: let go", engine, **engine.failed(A))
 
 
 def abort_before_admission(make: Callable[..., Engine]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from vllm_real_engine import PROMPT, Engine, write_config
 
 from kvxfer.driver import Initiator
-from kvxfer.errors import BadValue
+from kvxfer.errors import BadValue, LocalFault
 
 # Warnings of vLLM and torch are theirs to mend.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
@@ -89,6 +89,17 @@ def test_a_neutral_name_takes_the_mode_from_the_option(folder: Path) -> None:
     assert receive.register.initiator is Initiator.PRODUCER
 
 
+def test_streaming_needs_the_blocks_of_running_requests(folder: Path) -> None:
+    """vLLM before 0.29 does not show them; it is refused at the start, not in mid-stream."""
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    if hasattr(SchedulerOutput, "kv_connector_block_state"):
+        Engine(folder, "kv_producer", "fail", "NixlPushConnector", stream=True)
+        return
+    with pytest.raises(LocalFault, match="stream"):
+        Engine(folder, "kv_producer", "fail", "NixlPushConnector", stream=True)
+
+
 def test_an_option_against_the_name_stops_the_start(folder: Path) -> None:
     with pytest.raises(BadValue, match="mode"):
         Engine(folder, "kv_consumer", "fail", "NixlPushConnector", mode="pull")
@@ -105,8 +116,7 @@ def test_an_aborted_load_frees_its_blocks_only_after_the_report(consumer: Engine
     assert names(orders) == ["Drop"]
     assert consumer.free_blocks() == free - 3
     assert consumer.scheduler.has_requests()
-    report = {"cmpl-a-0-0badcafe"}
-    consumer.step(finished_recving=report, failed_recving=report)
+    consumer.step(**consumer.failed("cmpl-a-0-0badcafe"))
     assert consumer.free_blocks() == free
 
 
@@ -124,8 +134,7 @@ def test_a_failed_load_ends_the_request_by_policy(consumer: Engine) -> None:
     free = consumer.free_blocks()
     consumer.add("cmpl-a-0-0badcafe", CONSUME)
     consumer.step()
-    report = {"cmpl-a-0-0badcafe"}
-    _, outputs, _ = consumer.step(finished_recving=report, failed_recving=report)
+    _, outputs, _ = consumer.step(**consumer.failed("cmpl-a-0-0badcafe"))
     assert outputs[0].finish_reason.name == "ERROR"
     assert consumer.free_blocks() == free
 
@@ -140,8 +149,7 @@ def test_a_lost_load_ends_its_request_at_once_and_its_blocks_stay(consumer: Engi
     orders, _, _ = consumer.step()
     assert names(orders) == ["Drop"]
     assert consumer.free_blocks() == free - 3
-    report = {"cmpl-a-0-0badcafe"}
-    consumer.step(finished_recving=report, failed_recving=report)
+    consumer.step(**consumer.failed("cmpl-a-0-0badcafe"))
     assert consumer.free_blocks() == free
 
 
@@ -149,8 +157,7 @@ def test_a_failed_load_is_computed_here_by_the_other_policy(folder: Path) -> Non
     engine = Engine(folder, "kv_consumer", "recompute", "KvxferPushConnector")
     engine.add("cmpl-a-0-0badcafe", CONSUME)
     engine.step()
-    report = {"cmpl-a-0-0badcafe"}
-    engine.step(finished_recving=report, failed_recving=report)
+    engine.step(**engine.failed("cmpl-a-0-0badcafe"))
     orders, outputs, scheduled = engine.step()
     assert names(orders) == []
     assert scheduled == {"cmpl-a-0-0badcafe": len(PROMPT)}
@@ -161,8 +168,7 @@ def test_unusable_parameters_fail_the_request_and_nothing_else(consumer: Engine)
     consumer.add("cmpl-a-0-0badcafe", CONSUME | {"remote_port": None})
     orders, _, _ = consumer.step()
     assert names(orders) == ["Refuse"]
-    report = {"cmpl-a-0-0badcafe"}
-    _, outputs, _ = consumer.step(finished_recving=report, failed_recving=report)
+    _, outputs, _ = consumer.step(**consumer.failed("cmpl-a-0-0badcafe"))
     assert outputs[0].finish_reason.name == "ERROR"
 
 
@@ -222,7 +228,8 @@ def test_statistics_pass_through_vllms_own_classes() -> None:
     cls = kvxfer_vllm.NixlPushConnector
     # From the worker to EngineCore it is pickled, from there on it is plain data.
     sent = pickle.loads(pickle.dumps(cls.build_kv_connector_stats(data)))
-    total = cls.build_kv_connector_stats().aggregate(cls.build_kv_connector_stats(sent.to_dict()))
+    plain = sent.to_dict() if hasattr(sent, "to_dict") else sent.data
+    total = cls.build_kv_connector_stats().aggregate(cls.build_kv_connector_stats(plain))
     assert total.reduce()["Num successful transfers"] == 1
     metrics = cls.build_prom_metrics(
         VllmConfig(),

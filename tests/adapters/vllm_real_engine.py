@@ -5,6 +5,7 @@ A test plans steps and gives the outputs that a worker would give.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,6 +129,15 @@ class Engine:
         outputs = self.scheduler.update_from_output(plan, output)
         return [o for group in outputs.values() for o in group.outputs]
 
+    def failed(self, request_id: str) -> dict[str, set[Any]]:
+        """The report of a failed load, in the words that this vLLM understands."""
+        from vllm.v1.outputs import KVConnectorOutput
+
+        if hasattr(KVConnectorOutput(), "failed_recving"):
+            return {"finished_recving": {request_id}, "failed_recving": {request_id}}
+        (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(request_id)
+        return {"finished_recving": {request_id}, "invalid_block_ids": set(blocks)}
+
     def samples(self, plan: Any, request_id: str) -> bool:
         """True where the step computes the request to its end, so that a token comes of it."""
         request = self.scheduler.requests.get(request_id)
@@ -145,8 +155,9 @@ class Engine:
         return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
 
+@functools.cache
 def _block_hasher() -> Any:
-    """What an engine gives each request for its prefix cache."""
+    """What an engine gives each request for its prefix cache. The seed is drawn at random, once."""
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 
