@@ -19,7 +19,12 @@ from vllm_real_engine import Engine, write_config
 from kvxfer_vllm.ledger import Report
 
 # Warnings of vLLM and torch are theirs to mend.
-pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.filterwarnings("default"),
+    # The first test of a process imports vLLM, which takes minutes on a busy machine.
+    pytest.mark.timeout(600),
+]
 pytest.importorskip("vllm")
 
 RECORDS = Path(__file__).parent / "hooks"

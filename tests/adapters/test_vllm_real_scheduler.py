@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,15 @@ from vllm_real_engine import PROMPT, Engine, write_config
 
 from kvxfer.driver import Initiator
 from kvxfer.errors import BadValue, LocalFault
+from kvxfer_vllm.ledger import Report
 
 # Warnings of vLLM and torch are theirs to mend.
-pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.filterwarnings("default"),
+    # The first test of a process imports vLLM, which takes minutes on a busy machine.
+    pytest.mark.timeout(600),
+]
 pytest.importorskip("vllm")
 
 CONSUME = {
@@ -162,6 +169,31 @@ def test_a_failed_load_is_computed_here_by_the_other_policy(folder: Path) -> Non
     assert names(orders) == []
     assert scheduled == {"cmpl-a-0-0badcafe": len(PROMPT)}
     assert outputs[0].new_token_ids == [7]
+
+
+def test_a_worker_tells_a_failure_by_request_and_by_blocks(consumer: Engine) -> None:
+    """vLLM before 0.30 asks `get_finished` and then for blocks; later ones ask for the results."""
+    from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+    import kvxfer_vllm
+
+    config, caches = consumer.config, consumer.scheduler.kv_cache_config
+    worker = kvxfer_vllm.NixlPushConnector(config, base.KVConnectorRole.WORKER, caches)
+    report = Report(
+        sent=frozenset({"s"}),
+        received=frozenset({"r", "f"}),
+        failed=frozenset({"f"}),
+        failed_blocks=frozenset({5, 6}),
+    )
+    worker._worker = SimpleNamespace(take_report=lambda: report, take_bad_blocks=lambda: {9})
+    assert worker.get_finished(set()) == ({"s"}, {"r", "f"})
+    assert worker.get_block_ids_with_load_errors() == {5, 6, 9}
+    assert worker.get_block_ids_with_load_errors() == {9}
+    if not hasattr(base, "KVConnectorTransferResults"):
+        return
+    results = worker.get_transfer_results(set())
+    assert (results.finished_recving, results.failed_recving) == ({"r", "f"}, {"f"})
+    assert worker.get_block_ids_with_load_errors() == {9}
 
 
 def test_unusable_parameters_fail_the_request_and_nothing_else(consumer: Engine) -> None:
