@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvxfer.driver import TransferId
+from kvxfer.layout.geometry import BlockTable
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.params import TRANSFER_NAME_KEY
 
@@ -18,7 +19,7 @@ def answer(
     settings: Settings,
     request: Any,
     name: TransferId,
-    blocks: Sequence[int],
+    tables: Sequence[BlockTable],
     *,
     token_count: int,
     to_prefill: bool = False,
@@ -27,13 +28,13 @@ def answer(
     return {
         "do_remote_prefill": not to_prefill,
         "do_remote_decode": to_prefill,
-        "remote_block_ids": [list(blocks)],
+        "remote_block_ids": [table.blocks.tolist() for table in tables],
         "remote_engine_id": settings.engine_id,
         "remote_request_id": request.request_id,
         "remote_host": settings.host,
         "remote_port": settings.port,
-        "tp_size": 1,
-        "pp_size": 1,
+        "tp_size": settings.tensor_ranks,
+        "pp_size": settings.pipeline_ranks,
         "dcp_size": 1,
         "remote_num_tokens": token_count,
         # A time of this host's clock would mean nothing elsewhere: leases are durations.

@@ -38,6 +38,8 @@ class CacheGroup:
     """Tokens before the end that are still needed; None: all of them."""
     states: tuple[StateTensor, ...] = ()
     """The parts of a page, in order, where the group holds states."""
+    replicated: bool = False
+    """Every tensor rank holds the whole state."""
     quantised: str = ""
     """How elements are quantised, where they are: their type alone does not say it."""
 
@@ -55,23 +57,6 @@ def cache_groups(kv_cache_config: Any, cache_dtype: str = "auto") -> tuple[Cache
         _group(group, f"{index}", kv_cache_config.num_blocks, cache_dtype)
         for index, group in enumerate(groups)
     )
-
-
-def cache_group(kv_cache_config: Any, cache_dtype: str = "auto") -> CacheGroup:
-    """The one group of a model that the scheduler side serves; refuse other models.
-
-    Raises LayoutMismatch with the kind of cache that is not served.
-    """
-    groups = _transfer_groups(kv_cache_config)
-    kinds = [type(group.kv_cache_spec).__name__ for group in groups]
-    if kinds != ["FullAttentionSpec"] or len(kv_cache_config.kv_cache_groups) != 1:
-        raise LayoutMismatch(
-            f"the model has cache groups {kinds or 'none'}: this version of kvxfer_vllm serves "
-            "models with one full-attention group"
-        )
-    if kv_cache_config.needs_kv_cache_zeroing:
-        raise LayoutMismatch("the cache needs zeroed blocks: not served by this version")
-    return attrs.evolve(cache_groups(kv_cache_config, cache_dtype)[0], name="attention")
 
 
 def _transfer_groups(kv_cache_config: Any) -> Any:
@@ -104,12 +89,17 @@ def _group(group: Any, number: str, manager_blocks: int, cache_dtype: str) -> Ca
             name=f"window.{number}",
             kind=GroupKind.WINDOW,
             tokens_per_state=_whole_tokens(spec),
-            # The last token of a loaded prompt is computed again: it looks back at
-            # sliding_window - 1 tokens before itself.
-            reach=spec.sliding_window + getattr(spec, "extra_retained_tokens", 0),
+            # The token after those handed over is the first that D computes (Tables.left_out).
+            # It looks back at sliding_window - 1 tokens; vLLM keeps the blocks of as many.
+            reach=spec.sliding_window - 1 + getattr(spec, "extra_retained_tokens", 0),
             quantised=_quantised(spec, cache_dtype),
         )
     if name == "MambaSpec":
+        if spec.mamba_cache_mode != "none":
+            raise LayoutMismatch(
+                f"state pages are cached for prefixes, mamba_cache_mode {spec.mamba_cache_mode!r}: "
+                "served with --no-enable-prefix-caching only"
+            )
         return attrs.evolve(
             plain,
             name=f"state.{number}",
@@ -117,6 +107,7 @@ def _group(group: Any, number: str, manager_blocks: int, cache_dtype: str) -> Ca
             tokens_per_state=spec.block_size,
             reach=1,
             states=_states(spec),
+            replicated=getattr(spec, "tp_replicated", False),
         )
     raise LayoutMismatch(f"cache group {number} is a {name}: no description for this kind of cache")
 

@@ -7,14 +7,18 @@ what is missing is found at start and named; versions are never compared.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvxfer.errors import LocalFault
+from kvxfer.layout.geometry import GroupKind, RankHolding
+from kvxfer_vllm.cache_groups import CacheGroup
 from kvxfer_vllm.config import Settings, check_parallel, read_settings
 from kvxfer_vllm.ledger import Report
-from kvxfer_vllm.prefills import BlockIds
+from kvxfer_vllm.place import Place
 from kvxfer_vllm.stats import COUNTERS, GAUGES, KVXFER_PREFIX
+from kvxfer_vllm.tables import BlockIds
 
 REQUIRED_HOOKS = (
     "get_block_ids_with_load_errors",
@@ -44,13 +48,16 @@ def cache_hit_source() -> Any:
     return CacheHitSource.P2P
 
 
-def whole_pages_layout() -> str:
-    """Name of the cache order in which a (block, head) page is one piece, layer by layer."""
+def order_name(order: str | None) -> str | None:
+    """The name of a cache order as this vLLM knows it. Before 0.29 it has two, by other names."""
     try:
-        from vllm.v1.kv_cache_layout import KVCacheLayout
+        importlib.import_module("vllm.v1.kv_cache_layout")
     except ImportError:
-        return "HND"
-    return str(KVCacheLayout.LBHNC.name)
+        known = {None: None, "LBHNC": "HND", "LBNHC": "NHD"}
+        if order not in known:
+            raise LocalFault(f"cache_order = {order}: this vLLM knows LBHNC and LBNHC") from None
+        return known[order]
+    return order
 
 
 def transfer_group_ids(kv_cache_config: Any) -> tuple[int, ...]:
@@ -81,8 +88,6 @@ def settings_of(vllm_config: Any, named_mode: str, default_mode: str) -> Setting
     transfer = vllm_config.kv_transfer_config
     parallel = vllm_config.parallel_config
     check_parallel(
-        tensor_parallel_size=parallel.tensor_parallel_size,
-        pipeline_parallel_size=parallel.pipeline_parallel_size,
         decode_context_parallel_size=parallel.decode_context_parallel_size,
         prefill_context_parallel_size=parallel.prefill_context_parallel_size,
     )
@@ -91,6 +96,11 @@ def settings_of(vllm_config: Any, named_mode: str, default_mode: str) -> Setting
         raise LocalFault(
             f"num_prefill_lookahead_tokens = {ahead}: "
             "multi-module MTP drafting is not served by this version of kvxfer_vllm"
+        )
+    if getattr(vllm_config.model_config, "enable_sleep_mode", False):
+        raise LocalFault(
+            "enable_sleep_mode: a sleeping engine gives back cache memory that is registered "
+            "with the network; not served by this version of kvxfer_vllm"
         )
     settings = read_settings(
         transfer.kv_connector_extra_config,
@@ -104,6 +114,8 @@ def settings_of(vllm_config: Any, named_mode: str, default_mode: str) -> Setting
         named_mode=named_mode,
         default_mode=default_mode,
         step_tokens=_chunk_tokens_max(vllm_config.scheduler_config),
+        tensor_ranks=parallel.tensor_parallel_size,
+        pipeline_ranks=parallel.pipeline_parallel_size,
     )
     if settings.stream_tokens:
         _check_streaming()
@@ -145,16 +157,52 @@ def has_packed_pages() -> bool:
     return bool(current_platform.device_type == "cpu")
 
 
-def page_packing(vllm_config: Any, layers: Sequence[str]) -> str:
+def page_packing(vllm_config: Any, groups: Sequence[CacheGroup]) -> str:
     """Name of that arrangement, from the layers themselves; empty where there is none.
 
     Called when the caches are registered: the backend has marked the layers by then.
     """
-    if not has_packed_pages():
+    layers = [
+        layer
+        for group in groups
+        if group.kind in (GroupKind.FULL, GroupKind.WINDOW)
+        for layer in group.layers
+    ]
+    if not has_packed_pages() or not layers:
         return ""
     context = vllm_config.compilation_config.static_forward_context
     names = {str(getattr(context.get(layer), "isa", "unknown")) for layer in layers}
     return "cpu-" + "-".join(sorted(names))
+
+
+def place_of_worker() -> Place:
+    """Where this worker stands; vLLM has set up its process groups by then."""
+    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+
+    tensor = get_tp_group()
+    return Place(
+        tensor_rank=tensor.rank_in_group,
+        tensor_size=tensor.world_size,
+        stage=get_pp_group().rank_in_group,
+    )
+
+
+def exchange_holdings(own: RankHolding) -> tuple[RankHolding, ...]:
+    """What every worker of the engine holds, by rank. All of them call this at one point."""
+    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+
+    holdings = _gathered(get_tp_group(), [own])
+    return tuple(sorted(_gathered(get_pp_group(), holdings), key=lambda entry: entry.rank))
+
+
+def _gathered(group: Any, own: list[RankHolding]) -> list[RankHolding]:
+    import torch
+
+    if group.world_size == 1:
+        return own
+    found: list[Any] = [None] * group.world_size
+    torch.distributed.all_gather_object(found, own, group=group.cpu_group)
+    return [entry for entries in found for entry in entries]
 
 
 @functools.cache

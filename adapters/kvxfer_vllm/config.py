@@ -15,6 +15,7 @@ import attrs
 
 from kvxfer.driver import Initiator, Role
 from kvxfer.errors import BadValue
+from kvxfer.layout.orders import ORDERS
 
 ROLES = {
     "kv_producer": Role.PRODUCER,
@@ -24,6 +25,14 @@ ROLES = {
 
 MODES = {"push": Initiator.PRODUCER, "pull": Initiator.CONSUMER}
 """Who moves the data: P writes, or D reads."""
+
+WHOLE_PAGES = "LBHNC"
+"""Pages in one piece, in an order that all of vLLM's backends have (CPU has no other)."""
+
+PORT_STEP = 64
+"""Between the listeners of two ranks of an engine: engines of up to so many data-parallel
+replicas, which vLLM gives ports one by one, lie between them."""
+PORT_MAX = 65535
 
 DEADLINE_S = 60.0
 LEASE_S = 30.0
@@ -65,9 +74,16 @@ class Settings:
     stream_tokens: int = 0
     """P offers what is final while the prefill runs, in parts of so many tokens; 0: at its end."""
 
-    @property
-    def initiator(self) -> Initiator:
-        return MODES[self.mode]
+    tensor_ranks: int = 1
+    pipeline_ranks: int = 1
+    mode_open: bool = False
+    """A request may say who moves its data: the connector's name promises nothing."""
+    slots: bool = False
+    """Packed pages are described slot by slot, so that engines of unlike blocks can pair."""
+
+    def initiator_of(self, mode: str) -> Initiator:
+        """Who moves the data of a request that asks for `mode`, or for nothing."""
+        return MODES[mode if mode and self.mode_open else self.mode]
 
     def on_blocks(self, tokens_per_block: int) -> Settings:
         """The same with parts of whole blocks: what is streamed must never be written again."""
@@ -90,6 +106,8 @@ def read_settings(
     named_mode: str = "",
     default_mode: str = "push",
     step_tokens: int = 0,
+    tensor_ranks: int = 1,
+    pipeline_ranks: int = 1,
 ) -> Settings:
     """Read `kv_connector_extra_config` and the side-channel address.
 
@@ -137,17 +155,45 @@ def read_settings(
         kept_ms=_seconds_to_ms(extra, "decoder_kv_blocks_ttl", KEPT_S),
         load_tokens_min=_count(extra, "kv_recompute_threshold", LOAD_TOKENS_MIN),
         stream_tokens=step_tokens if stream else 0,
+        tensor_ranks=tensor_ranks,
+        pipeline_ranks=pipeline_ranks,
+        mode_open=not named_mode,
+        slots=_pages(extra) == "slots",
     )
 
 
+def port_of_rank(port: int, rank: int) -> int:
+    """Where rank `rank` of the engine listens whose first rank is at `port`."""
+    return port + rank * PORT_STEP
+
+
 def check_parallel(**sizes: int) -> None:
-    """Refuse what this version cannot serve: more than one worker per engine.
+    """Refuse what this version cannot serve: context parallelism.
 
     Raises BadValue with the name of the vLLM setting.
     """
     for name, size in sizes.items():
         if size != 1:
-            raise BadValue(name, size, "1: this version serves one worker per engine")
+            raise BadValue(name, size, "1: this version serves tensor and pipeline ranks only")
+
+
+def cache_order(extra: Mapping[str, Any], *, latent: bool) -> str | None:
+    """The order of the cache's axes to ask vLLM for; None: whatever the backend likes best.
+
+    `latent`: the model has latents, whose pages are in one piece in any order. Raises
+    BadValue for an order that there is not.
+    """
+    order = extra.get("cache_order", None if latent else WHOLE_PAGES)
+    if order is not None and order not in ORDERS:
+        raise BadValue("cache_order", order, f"one of {', '.join(ORDERS)}")
+    return order
+
+
+def _pages(extra: Mapping[str, Any]) -> str:
+    pages = extra.get("pages", "whole")
+    if pages not in ("whole", "slots"):
+        raise BadValue("pages", pages, "'whole' or 'slots'")
+    return str(pages)
 
 
 def _mode(extra: Mapping[str, Any], named_mode: str, default_mode: str) -> str:

@@ -18,10 +18,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from kvxfer_vllm import compat
-from kvxfer_vllm.geometry import cache_group
+from kvxfer_vllm.config import cache_order
+from kvxfer_vllm.geometry import cache_groups
 from kvxfer_vllm.metadata import StepOrders
 from kvxfer_vllm.metrics import KvxferStats
+from kvxfer_vllm.readback import check_readback
 from kvxfer_vllm.scheduler_side import SchedulerSide
+from kvxfer_vllm.tables import Tables
 from kvxfer_vllm.worker_side import WorkerSide
 
 
@@ -38,27 +41,41 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         compat.check_base(KVConnectorBase_V1)
-        group = cache_group(kv_cache_config, vllm_config.cache_config.cache_dtype)
+        groups = cache_groups(kv_cache_config, vllm_config.cache_config.cache_dtype)
         settings = compat.settings_of(vllm_config, self.named_mode, self.default_mode)
-        settings = settings.on_blocks(group.tokens_per_block)
+        tables = Tables.of(
+            groups, compat.transfer_group_ids(kv_cache_config), packed=compat.has_packed_pages()
+        )
+        check_readback(settings, tables)
+        settings = settings.on_blocks(tables.stream_grain)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._failed_blocks: set[int] = set()
         if role is KVConnectorRole.SCHEDULER:
-            self._scheduler = SchedulerSide(
-                settings, group.tokens_per_block, whole_blocks=compat.has_packed_pages()
-            )
+            self._scheduler = SchedulerSide(settings, tables)
         else:
-            heads = vllm_config.model_config.get_total_num_kv_heads()
-            self._worker = WorkerSide(settings, group, heads)
+            self._worker = WorkerSide(
+                settings,
+                groups,
+                vllm_config.model_config.get_total_num_kv_heads(),
+                compat.place_of_worker(),
+                compat.exchange_holdings,
+                zeroed=kv_cache_config.needs_kv_cache_zeroing,
+            )
 
     # --- class hooks ---
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
-        """Whole pages in one piece: the fewest descriptors of the layouts all backends have."""
+        """What the option `cache_order` says, or whole pages in one piece.
+
+        A wish: vLLM drops it, with a warning, where the attention backend has no such order.
+        """
         model = vllm_config.model_config
-        return None if model is None or model.use_mla else compat.whole_pages_layout()
+        if model is None:
+            return None
+        extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+        return compat.order_name(cache_order(extra, latent=model.use_mla))
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
@@ -128,7 +145,7 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         side = self.worker_side
-        packing = compat.page_packing(self._vllm_config, side.group.layers)
+        packing = compat.page_packing(self._vllm_config, side.groups)
         side.register_caches(kv_caches, packing)
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:

@@ -26,9 +26,14 @@ from kvxfer.layout.geometry import (
     Shard,
     holding_of,
 )
-from kvxfer_vllm.cache_groups import CacheGroup, cache_group, cache_groups
+from kvxfer_vllm.cache_groups import CacheGroup, cache_groups
+from kvxfer_vllm.packed_pages import in_slots
+from kvxfer_vllm.place import ALONE, Place
 
-__all__ = ["CacheGroup", "cache_group", "cache_groups", "describe_caches", "describe_groups"]
+__all__ = ["CacheGroup", "cache_groups", "describe_caches", "describe_groups"]
+
+PACKED_KINDS = (GroupKind.FULL, GroupKind.WINDOW)
+"""Only plain attention has pages of a kernel's own."""
 
 NULL_BLOCK = 0
 """vLLM's block 0 stands for 'no block'."""
@@ -69,13 +74,20 @@ def describe_groups(
     groups: Sequence[CacheGroup],
     heads_total: int,
     packing: str = "",
+    *,
+    place: Place = ALONE,
+    slots: bool = False,
 ) -> tuple[Shard, tuple[Memory, ...]]:
-    """The shard of a lone worker (rank 0) and the memory to register, from its tensors.
+    """The shard of a worker and the memory to register, from its tensors.
+
+    Its rank map holds this worker alone: what the others hold, they say (`Place`).
 
     `packing` names how the attention kernel arranges the inside of a (block, head)
     page where that is not slot by slot. Such pages are sound only as a whole, and only
     for a kernel with the same arrangement: they become opaque pages, and its name goes
-    into the fingerprint. Latents and states are never packed.
+    into the fingerprint. With `slots` the arrangement is spelled out instead, where it is
+    known: more ranges, but of engines whose blocks differ. Latents and states are never
+    packed.
 
     Groups may lie over each other: in vLLM a block belongs to one group at a time.
     Raises LayoutMismatch with the layer and the number that does not fit.
@@ -86,13 +98,16 @@ def describe_groups(
     for group in groups:
         views = _distinct_views(caches, group.layers)
         places = _areas(views, areas, memories)
-        described.append(_describe(group, views, places, areas, heads_total, packing))
+        described.append(_describe(group, views, places, areas, heads_total, place))
+    if packing:
+        packed = in_slots if slots else _as_pages
+        described = [packed(g, packing) if g.kind in PACKED_KINDS else g for g in described]
     holdings = tuple(holding_of(group) for group in described)
     shard = Shard(
-        rank=0,
+        rank=place.rank,
         areas=tuple(areas),
         groups=tuple(described),
-        ranks=(RankHolding(rank=0, holdings=holdings),),
+        ranks=(RankHolding(rank=place.rank, holdings=holdings),),
     )
     return shard, tuple(memories)
 
@@ -103,7 +118,7 @@ def _describe(
     places: tuple[int, ...],
     areas: Sequence[Area],
     heads_total: int,
-    packing: str,
+    place: Place,
 ) -> Group:
     first = views[0][1]
     for name, view in views:
@@ -112,17 +127,17 @@ def _describe(
     blocks, heads, slots, _ = first.shape
     stride_block, stride_head, stride_slot, _ = (step * size for step in first.stride())
     per_manager = _physical_per_manager(blocks, slots, group)
-    _check_heads(group, heads, heads_total)
+    total, head_start = _heads(group, heads, heads_total, place)
     offset, layer_areas = _offsets(views, places, areas)
-    plain = Group(
+    return Group(
         name=group.name,
         kind=group.kind,
         tokens_per_block=group.tokens_per_block,
         physical_per_block=per_manager,
         physical_blocks=group.manager_blocks * per_manager,
-        heads_total=heads,
-        head_start=0,
-        head_stop=heads,
+        heads_total=total,
+        head_start=head_start,
+        head_stop=head_start + heads,
         layers=tuple(name for name, _ in views),
         planes=(_plane(group, first, places[0], offset, layer_areas),),
         stride_layer=0 if layer_areas else _layer_stride(views),
@@ -134,8 +149,6 @@ def _describe(
         reach=group.reach,
         fingerprint=_fingerprint(group, first),
     )
-    packs = group.kind in (GroupKind.FULL, GroupKind.WINDOW)
-    return _as_pages(plain, packing) if packing and packs else plain
 
 
 def _as_pages(group: Group, packing: str) -> Group:
@@ -162,7 +175,7 @@ def _plane(
 ) -> Plane:
     """All of a slot as one plane: K beside V, a latent, or the tensors of a state in a row.
 
-    A lone worker holds states whole; ranks that share them out would need a plane for each.
+    Ranks that share states out hold one share each, whole: they pair with as many others.
     """
     content = view.shape[3] * view.element_size()
     states = sum(state.content_bytes for state in group.states)
@@ -251,11 +264,27 @@ def _check_view(name: str, view: TensorLike, first: TensorLike) -> None:
         raise LayoutMismatch(f"cache of layer {name}: content stride {view.stride()[3]}, not 1")
 
 
-def _check_heads(group: CacheGroup, heads: int, heads_total: int) -> None:
-    """A lone worker holds all heads; a latent or a state counts as one."""
-    wanted = heads_total if group.kind is GroupKind.FULL else 1
-    if group.kind is not GroupKind.WINDOW and heads != wanted:
-        raise LayoutMismatch(f"group {group.name!r}: the cache holds {heads} heads of {wanted}")
+def _heads(group: CacheGroup, heads: int, heads_total: int, place: Place) -> tuple[int, int]:
+    """(heads of the whole model, the first one here), from what this rank's cache holds.
+
+    A latent is one head that every rank holds; a state page counts as one head of as many
+    as there are ranks. Raises LayoutMismatch where the cache holds another number.
+    """
+    if group.kind is GroupKind.LATENT or group.replicated:
+        total, wanted, start = 1, 1, 0
+    elif group.kind is GroupKind.STATE:
+        total, wanted, start = place.tensor_size, 1, place.tensor_rank
+    elif group.kind is GroupKind.WINDOW and place.tensor_size == 1:
+        # Some models have other numbers of heads in these layers; a lone worker holds them all.
+        total, wanted, start = heads, heads, 0
+    else:
+        total = heads_total
+        wanted, start = place.heads_of(heads_total)
+    if heads != wanted:
+        raise LayoutMismatch(
+            f"group {group.name!r}: the cache holds {heads} heads of {total}, not {wanted}"
+        )
+    return total, start
 
 
 def _layer_stride(views: Views) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from kvxfer_vllm.config import MODES, PORT_MAX, port_of_rank
 from kvxfer_vllm.names import is_transfer_name
 
 TEXT_BYTES_MAX = 256
@@ -21,6 +22,11 @@ TEXT_BYTES_MAX = 256
 
 TRANSFER_NAME_KEY = "kvx_transfer"
 """Our own key in a producer's answer: the exact name under which it holds the offer."""
+MODE_KEY = "kvx_mode"
+"""Our own key of a decode leg: who moves this request's KV, where D's connector leaves it open."""
+STREAM_KEY = "kvx_stream"
+"""Our own key of a prefill leg: false where this prefill is to be offered at its end only."""
+RANKS_MAX = 1024
 
 
 TOKENS_DIGEST_KEY = "kvx_tokens_digest"
@@ -46,6 +52,8 @@ class Kept:
     engine_id: str
     host: str
     port: int
+    ranks: int
+    """Workers of that engine."""
     request_id: str
     """The decode engine's own, of that turn."""
     token_count: int
@@ -69,6 +77,11 @@ class LegParams:
     remote_engine_id: str = ""
     remote_host: str = ""
     remote_port: int = 0
+    remote_ranks: int = 1
+    """Workers of the producing engine: tensor ranks times pipeline stages."""
+    mode: str = ""
+    """Who moves the data, where the request says so."""
+    streams: bool = True
     problem: str = ""
     kept: Kept | None = None
     """On P's leg: what may be loaded instead of computed."""
@@ -110,24 +123,28 @@ def _check_flags(produce: object, consume: object) -> None:
 
 
 def _producer(params: Mapping[Any, Any]) -> LegParams:
-    transfer_id = _transfer_id(params)
+    streams = params.get(STREAM_KEY, True)
+    if not isinstance(streams, bool):
+        raise _Wrong(f"{STREAM_KEY} = {_show(streams)}: not true or false")
+    leg = LegParams(leg=Leg.PRODUCE, transfer_id=_transfer_id(params), streams=streams)
     if not params.get("remote_block_ids"):
-        return LegParams(leg=Leg.PRODUCE, transfer_id=transfer_id)
+        return leg
     try:
-        return LegParams(leg=Leg.PRODUCE, transfer_id=transfer_id, kept=_kept(params))
+        return attrs.evolve(leg, kept=_kept(params))
     except _Wrong as wrong:
-        return LegParams(leg=Leg.PRODUCE, transfer_id=transfer_id, kept_problem=str(wrong))
+        return attrs.evolve(leg, kept_problem=str(wrong))
 
 
 def _kept(params: Mapping[Any, Any]) -> Kept:
-    _check_sizes(params)
     tokens = params.get("remote_num_tokens")
     if type(tokens) is not int or not 0 < tokens < TOKENS_MAX:
         raise _Wrong(f"remote_num_tokens = {_show(tokens)}: not an integer above 0")
+    port, ranks = _place(params)
     return Kept(
         engine_id=_text(params, "remote_engine_id"),
         host=_text(params, "remote_host"),
-        port=_port(params),
+        port=port,
+        ranks=ranks,
         request_id=_text(params, "remote_request_id", REQUEST_ID_BYTES_MAX),
         token_count=tokens,
         digest=_digest(params.get(TOKENS_DIGEST_KEY)),
@@ -146,26 +163,27 @@ def _digest(value: object) -> bytes:
     return digest
 
 
-def _check_sizes(params: Mapping[Any, Any]) -> None:
-    for field in ("tp_size", "pp_size", "dcp_size"):
-        value = params.get(field)
-        if value is not None and (type(value) is not int or value != 1):
-            raise _Wrong(f"{field} = {_show(value)}: only 1 is supported")
-
-
-def _port(params: Mapping[Any, Any]) -> int:
+def _place(params: Mapping[Any, Any]) -> tuple[int, int]:
+    """The first rank's port, and how many ranks there are."""
+    tensor, pipeline = (_size(params, field, RANKS_MAX) for field in ("tp_size", "pp_size"))
+    _size(params, "dcp_size", 1)
     port = params.get("remote_port")
     if type(port) is not int or not 0 < port < 65536:
         raise _Wrong(f"remote_port = {_show(port)}: not an integer from 1 to 65535")
-    return port
+    ranks = tensor * pipeline
+    if ranks > RANKS_MAX or port_of_rank(port, ranks - 1) > PORT_MAX:
+        raise _Wrong(f"remote_port = {port}: {ranks} ranks would have ports above {PORT_MAX}")
+    return port, ranks
 
 
 def _consumer(params: Mapping[Any, Any]) -> LegParams:
-    _check_sizes(params)
     name = params.get(TRANSFER_NAME_KEY)
     if name is not None and not is_transfer_name(name):
         raise _Wrong(f"{TRANSFER_NAME_KEY} = {_show(name)}: not a name that a producer gave")
-    port = _port(params)
+    port, ranks = _place(params)
+    mode = params.get(MODE_KEY, "")
+    if mode not in ("", *MODES):
+        raise _Wrong(f"{MODE_KEY} = {_show(mode)}: not one of {tuple(MODES)}")
     return LegParams(
         leg=Leg.CONSUME,
         transfer_id=_transfer_id(params),
@@ -173,7 +191,19 @@ def _consumer(params: Mapping[Any, Any]) -> LegParams:
         remote_engine_id=_text(params, "remote_engine_id"),
         remote_host=_text(params, "remote_host"),
         remote_port=port,
+        remote_ranks=ranks,
+        mode=mode,
     )
+
+
+def _size(params: Mapping[Any, Any], field: str, high: int) -> int:
+    value = params.get(field)
+    if value is None:
+        return 1
+    if type(value) is not int or not 1 <= value <= high:
+        bound = "only 1 is supported" if high == 1 else f"not an integer from 1 to {high}"
+        raise _Wrong(f"{field} = {_show(value)}: {bound}")
+    return value
 
 
 def _transfer_id(params: Mapping[Any, Any]) -> str | None:

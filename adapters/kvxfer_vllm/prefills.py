@@ -12,11 +12,10 @@ offered whole, under another tag, once it has been computed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import attrs
-import numpy as np
 
 from kvxfer.driver import TransferId
 from kvxfer.driver.commands import Grow, Offer
@@ -25,18 +24,20 @@ from kvxfer_vllm.answers import answer
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.digest import prompt_digest
 from kvxfer_vllm.metadata import Abort, Expect, Extend, Halt, Order, Seal, Send, Stream
+from kvxfer_vllm.tables import BlockIds, Tables
 
 FINISHED_WELL = frozenset({"FINISHED_LENGTH_CAPPED", "FINISHED_STOPPED"})
 """Names of the request states with which a prefill has a result to hand over."""
-
-BlockIds = Sequence[Sequence[int]]
-"""Manager blocks of a request, by cache group."""
 
 
 @attrs.define
 class _Prefill:
     request: Any
     transfer_id: TransferId
+    wanted: int
+    """Tokens of the prompt that are handed over."""
+    streams: bool = True
+    """It may be offered while it runs."""
     tokens_found: int | None = None
     """Computed tokens at admission. They may be another request's in the same step."""
     streamed: int = 0
@@ -70,17 +71,27 @@ class Prefills:
     """All prefills for other engines. All calls come from the EngineCore thread."""
 
     settings: Settings
-    tokens_per_block: int
-    whole_blocks: bool
+    tables: Tables
     _live: dict[str, _Prefill] = attrs.field(factory=dict)
 
     def __len__(self) -> int:
         return len(self._live)
 
-    def begin(self, request: Any, transfer_id: TransferId) -> Expect:
-        """A prefill has come."""
-        prefill = self._live[request.request_id] = _Prefill(request, transfer_id)
+    def begin(self, request: Any, transfer_id: TransferId, *, streams: bool = True) -> Expect:
+        """A prefill has come; its prompt is cut to what is handed over."""
+        wanted = self.handed_over(request)
+        if 0 < wanted < request.num_prompt_tokens:
+            _shorten(request, wanted)
+        prefill = _Prefill(request, transfer_id, wanted, streams)
+        self._live[request.request_id] = prefill
         return _expect(prefill)
+
+    def handed_over(self, request: Any) -> int:
+        """How many tokens of its prompt P computes for D; both work it out alike."""
+        wanted = self.tables.handed_over(request.num_prompt_tokens)
+        if wanted < request.num_prompt_tokens and not _can_be_shortened(request):
+            return 0
+        return wanted
 
     def step(
         self,
@@ -115,20 +126,20 @@ class Prefills:
         if prefill.streamed > request.num_computed_tokens:
             # Preempted, and ended before any step told: its blocks are gone already.
             return Finished(orders=tuple(self._preempt(prefill)), held=False)
-        token_count = self._offered_tokens(request)
+        token_count = self._offered_tokens(request, prefill.wanted)
         if request.status.name not in FINISHED_WELL or token_count == 0:
             held = prefill.streamed > 0
             abort = Abort(request_id=prefill.request_id, transfer_id=prefill.transfer_id, held=held)
             return Finished(orders=(abort,), held=held)
-        blocks = list(block_ids[0][: -(-token_count // self.tokens_per_block)])
+        tables = self.tables.cut(block_ids, 0, token_count)
         return Finished(
-            orders=(self._last_offer(prefill, blocks, token_count),),
+            orders=(self._last_offer(prefill, tables, token_count),),
             held=True,
-            answer=self._answer(prefill, blocks),
+            answer=self._answer(prefill, tables, token_count),
         )
 
     def digest(self, request: Any, token_count: int) -> bytes:
-        """Hash of the prompt's beginning, by which two engines tell that it is the same."""
+        """Hash of the tokens handed over, by which two engines tell that the prompt is the same."""
         if not self.settings.check_digest or request.prompt_token_ids is None:
             return b""
         return prompt_digest(request.prompt_token_ids[:token_count])
@@ -155,7 +166,7 @@ class Prefills:
         block_ids = block_ids_of(prefill.request_id)
         if block_ids is None:
             return []
-        tables = (table_of(0, block_ids[0][: token_count // self.tokens_per_block]),)
+        tables = self.tables.cut(block_ids, 0, token_count)
         begun, prefill.streamed = prefill.streamed > 0, token_count
         if begun:
             grow = self._grow(prefill, tables, token_count, sealed=False)
@@ -170,7 +181,7 @@ class Prefills:
         step that admits this one, so nothing is final before a step of its own is processed.
         """
         request = prefill.request
-        if request.prompt_token_ids is None:
+        if request.prompt_token_ids is None or not prefill.streams:
             # Without a digest a decode leg of another length could take the wrong tokens.
             return 0
         if prefill.tokens_found is None:
@@ -184,8 +195,9 @@ class Prefills:
 
     # --- what the workers and the client are told ---
 
-    def _last_offer(self, prefill: _Prefill, blocks: list[int], token_count: int) -> Order:
-        tables = (table_of(0, blocks),)
+    def _last_offer(
+        self, prefill: _Prefill, tables: tuple[BlockTable, ...], token_count: int
+    ) -> Order:
         if prefill.streamed:
             grow = self._grow(prefill, tables, token_count, sealed=True)
             return Seal(request_id=prefill.request_id, grow=grow)
@@ -199,7 +211,7 @@ class Prefills:
             transfer_id=prefill.transfer_id,
             tables=tables,
             token_count=token_count,
-            digest=self.digest(prefill.request, prefill.request.num_prompt_tokens),
+            digest=self.digest(prefill.request, prefill.wanted),
             tag=prefill.tag,
             sealed=sealed,
         )
@@ -215,31 +227,37 @@ class Prefills:
             tag=prefill.tag,
         )
 
-    def _offered_tokens(self, request: Any) -> int:
-        """How many tokens the offer covers; up to whole blocks where blocks are packed.
+    def _offered_tokens(self, request: Any, wanted: int) -> int:
+        """How many tokens the offer covers: all that are wanted, if they were computed.
 
-        The last block of a finished prompt counts in full then. A prompt that was
-        not computed to its end offers no block that is not full.
+        A prompt that was not computed to its end offers no block that is packed and not full.
         """
         computed = min(request.num_computed_tokens, request.num_prompt_tokens)
-        if not self.whole_blocks:
-            return int(computed)
-        if computed == request.num_prompt_tokens:
-            return -(-computed // self.tokens_per_block) * self.tokens_per_block
-        return int(computed // self.tokens_per_block * self.tokens_per_block)
+        if computed >= wanted:
+            return wanted
+        return int(computed // self.tables.grain * self.tables.grain)
 
-    def _answer(self, prefill: _Prefill, blocks: list[int]) -> dict[str, Any]:
-        request = prefill.request
-        computed = min(request.num_computed_tokens, request.num_prompt_tokens)
-        return answer(self.settings, request, prefill.transfer_id, blocks, token_count=computed)
+    def _answer(
+        self, prefill: _Prefill, tables: tuple[BlockTable, ...], token_count: int
+    ) -> dict[str, Any]:
+        request, name = prefill.request, prefill.transfer_id
+        return answer(self.settings, request, name, tables, token_count=token_count)
 
 
 def _expect(prefill: _Prefill) -> Expect:
     return Expect(request_id=prefill.request_id, transfer_id=prefill.transfer_id)
 
 
-def table_of(first_token: int, block_ids: Sequence[int]) -> BlockTable:
-    """The only cache group's table, whose first block begins at `first_token`."""
-    return BlockTable(
-        group=0, first_token=first_token, blocks=np.asarray(block_ids, dtype=np.int64)
-    )
+def _can_be_shortened(request: Any) -> bool:
+    """It has token ids, and nobody asks what P thinks of all its tokens (prompt logprobs)."""
+    asks = getattr(request, "get_skip_reading_prefix_cache", None)
+    return request.prompt_token_ids is not None and not (asks is not None and asks())
+
+
+def _shorten(request: Any, token_count: int) -> None:
+    """Leave the end of the prompt to the decode engine."""
+    del request.prompt_token_ids[token_count:]
+    # vLLM's own connectors shorten a request by the same fields.
+    del request._all_token_ids[token_count:]
+    request.num_prompt_tokens = token_count
+    request.max_tokens = 1

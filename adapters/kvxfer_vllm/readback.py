@@ -18,13 +18,15 @@ import attrs
 
 from kvxfer.driver import TransferId
 from kvxfer.driver.commands import Offer
+from kvxfer.errors import BadValue
 from kvxfer_vllm.answers import answer
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.digest import prompt_digest
 from kvxfer_vllm.metadata import Send
 from kvxfer_vllm.names import kept_name
 from kvxfer_vllm.params import TOKENS_DIGEST_KEY, Kept, Leg, LegParams
-from kvxfer_vllm.prefills import FINISHED_WELL, BlockIds, Finished, table_of
+from kvxfer_vllm.prefills import FINISHED_WELL, Finished
+from kvxfer_vllm.tables import BlockIds, Tables
 
 
 @attrs.frozen(kw_only=True)
@@ -46,6 +48,7 @@ def wish_for(kept: Kept, request: Any, *, check: bool) -> Wish:
         remote_engine_id=kept.engine_id,
         remote_host=kept.host,
         remote_port=kept.port,
+        remote_ranks=kept.ranks,
     )
     return Wish(
         transfer_id=kept_name(kept.request_id),
@@ -69,14 +72,18 @@ def _usable_tokens(kept: Kept, request: Any) -> int:
     return kept.token_count if same else 0
 
 
-def keep(
-    request: Any,
-    block_ids: BlockIds,
-    settings: Settings,
-    tokens_per_block: int,
-    *,
-    whole_blocks: bool,
-) -> Finished | None:
+def check_readback(settings: Settings, tables: Tables) -> None:
+    """Refuse it for models whose memory of the past is more than tokens in blocks.
+
+    When D ends a request, a step in flight may have carried a state beyond the last
+    token that counts. Raises BadValue.
+    """
+    if settings.bidirectional and tables.left_out:
+        key = "bidirectional_kv_xfer"
+        raise BadValue(key, True, "false for models with windows or states")
+
+
+def keep(request: Any, block_ids: BlockIds, settings: Settings, tables: Tables) -> Finished | None:
     """What follows from the end of a request at D; None where nothing of it is worth keeping.
 
     The last token was sampled and never computed, so that it has no KV. What the cache
@@ -89,16 +96,16 @@ def keep(
         return None
     digest = prompt_digest(request.all_token_ids[:token_count])
     name = kept_name(request.request_id)
-    blocks = list(block_ids[0][: -(-token_count // tokens_per_block)])
+    cut = tables.cut(block_ids, 0, token_count)
     offer = Offer(
         transfer_id=name,
-        tables=(table_of(0, blocks),),
-        token_count=len(blocks) * tokens_per_block if whole_blocks else token_count,
+        tables=cut,
+        token_count=token_count,
         digest=digest if settings.check_digest else b"",
         lease_ms=settings.kept_ms,
         tag=request.request_id,
     )
-    told = answer(settings, request, name, blocks, token_count=token_count, to_prefill=True)
+    told = answer(settings, request, name, cut, token_count=token_count, to_prefill=True)
     return Finished(
         orders=(Send(request_id=request.request_id, offer=offer),),
         held=True,

@@ -10,7 +10,7 @@ nothing, since the scheduler may ask many times; a request is loaded at most onc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 from typing import Any
 
@@ -18,12 +18,13 @@ import attrs
 
 from kvxfer.driver import Role, TransferId
 from kvxfer.driver.commands import ProducerAddress, Register
-from kvxfer_vllm.config import Settings
+from kvxfer_vllm.config import Settings, port_of_rank
 from kvxfer_vllm.metadata import Decline, Drop, Order, Receive, Refuse, StepOrders
 from kvxfer_vllm.names import derived_name, explicit_name
-from kvxfer_vllm.params import Leg, LegParams, parse_params
-from kvxfer_vllm.prefills import BlockIds, Finished, Prefills, table_of
+from kvxfer_vllm.params import MODE_KEY, Leg, LegParams, parse_params
+from kvxfer_vllm.prefills import Finished, Prefills
 from kvxfer_vllm.readback import keep, wish_for
+from kvxfer_vllm.tables import BlockIds, Tables
 
 logger = logging.getLogger("vllm.kvxfer")
 
@@ -50,13 +51,14 @@ class _Consumer:
 
     @property
     def producers(self) -> tuple[ProducerAddress, ...]:
-        return (
+        return tuple(
             ProducerAddress(
                 engine_id=self.params.remote_engine_id,
-                rank=0,
+                rank=rank,
                 host=self.params.remote_host,
-                port=self.params.remote_port,
-            ),
+                port=port_of_rank(self.params.remote_port, rank),
+            )
+            for rank in range(self.params.remote_ranks)
         )
 
 
@@ -65,16 +67,14 @@ class SchedulerSide:
     """State of the scheduler side. All calls come from the EngineCore thread."""
 
     settings: Settings
-    tokens_per_block: int
-    whole_blocks: bool = False
-    """Blocks are packed inside: only whole ones mean anything to the other engine."""
+    tables: Tables
     _consumers: dict[str, _Consumer] = attrs.field(factory=dict)
     _prefills: Prefills = attrs.field(init=False)
     _orders: list[Order] = attrs.field(factory=list)
     _step: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self._prefills = Prefills(self.settings, self.tokens_per_block, self.whole_blocks)
+        self._prefills = Prefills(self.settings, self.tables)
 
     def on_new_request(self, request: Any) -> None:
         """Read the request's parameters; nothing after this looks at them again."""
@@ -84,11 +84,12 @@ class SchedulerSide:
         if params.leg is Leg.CONSUME:
             transfer_id = self._name(request.request_id, params)
             self._consumers[request.request_id] = _Consumer(
-                transfer_id, params, request.num_prompt_tokens
+                transfer_id, params, self._prefills.handed_over(request)
             )
         elif params.leg is Leg.PRODUCE and not params.problem:
             transfer_id = self._name(request.request_id, params)
-            self._orders.append(self._prefills.begin(request, transfer_id))
+            begun = self._prefills.begin(request, transfer_id, streams=params.streams)
+            self._orders.append(begun)
             self._read_back(request, params)
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int, bool]:
@@ -116,7 +117,7 @@ class SchedulerSide:
             self._orders.append(Refuse(request_id=request.request_id, blocks=blocks, why=why))
         else:
             consumer.phase = _Phase.PARKED
-            self._register(request, consumer, block_ids[0], wanted)
+            self._register(request, consumer, block_ids, wanted)
 
     def request_finished(
         self, request: Any, block_ids: BlockIds
@@ -173,13 +174,7 @@ class SchedulerSide:
             return self._prefills.finish(request, block_ids)
         if not self.settings.bidirectional or consumer.phase is not _Phase.SETTLED:
             return None
-        return keep(
-            request,
-            block_ids,
-            self.settings,
-            self.tokens_per_block,
-            whole_blocks=self.whole_blocks,
-        )
+        return keep(request, block_ids, self.settings, self.tables)
 
     def _read_back(self, request: Any, params: LegParams) -> None:
         """P: load what the decode engine of an earlier turn kept, if it is of use here."""
@@ -203,12 +198,16 @@ class SchedulerSide:
             self._decline(consumer)
 
     def _check_role(self, params: LegParams) -> LegParams:
+        settings = self.settings
+        if params.mode not in ("", settings.mode) and not settings.mode_open:
+            problem = f"{MODE_KEY} = {params.mode}: this connector's name says {settings.mode}"
+            return attrs.evolve(params, problem=params.problem or problem)
         needed = {Leg.PRODUCE: Role.PRODUCER, Leg.CONSUME: Role.CONSUMER}.get(params.leg)
-        if needed is None or params.problem or self.settings.role in (needed, Role.BOTH):
+        if needed is None or params.problem or settings.role in (needed, Role.BOTH):
             return params
         return attrs.evolve(
             params,
-            problem=f"this engine's kv_role is {self.settings.role.name.lower()} only",
+            problem=f"this engine's kv_role is {settings.role.name.lower()} only",
         )
 
     def _name(self, request_id: str, params: LegParams) -> TransferId:
@@ -220,24 +219,20 @@ class SchedulerSide:
         return derived_name(request_id, randomized=randomized)
 
     def _register(
-        self, request: Any, consumer: _Consumer, block_ids: Sequence[int], wanted: int
+        self, request: Any, consumer: _Consumer, block_ids: BlockIds, wanted: int
     ) -> None:
         token_stop = consumer.token_stop
         token_start = token_stop - wanted
-        first = token_start // self.tokens_per_block
-        last = self._block_count(token_stop)
-        if self.whole_blocks:
-            token_stop = last * self.tokens_per_block
         register = Register(
             transfer_id=consumer.transfer_id,
             producers=consumer.producers,
-            tables=(table_of(first * self.tokens_per_block, block_ids[first:last]),),
+            tables=self.tables.cut(block_ids, token_start, token_stop),
             token_start=token_start,
             token_stop=token_stop,
-            digest=self._prefills.digest(request, consumer.token_stop),
+            digest=self._prefills.digest(request, token_stop),
             deadline_ms=self.settings.deadline_ms,
             tag=request.request_id,
-            initiator=self.settings.initiator,
+            initiator=self.settings.initiator_of(consumer.params.mode),
         )
         self._orders.append(Receive(request_id=request.request_id, register=register))
 
@@ -246,6 +241,3 @@ class SchedulerSide:
             self._orders.append(
                 Decline(transfer_id=consumer.transfer_id, producers=consumer.producers)
             )
-
-    def _block_count(self, token_count: int) -> int:
-        return -(-token_count // self.tokens_per_block)

@@ -16,10 +16,10 @@ from typing import assert_never
 import attrs
 
 from kvxfer.driver import Agent, AgentConfig, Memory, Role, Timings
-from kvxfer.driver.results import Lost, Result, Unsent
-from kvxfer.layout.geometry import Shard
-from kvxfer_vllm.config import Settings
-from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_caches
+from kvxfer.driver.results import Landed, Lost, Result, Unsent
+from kvxfer.layout.geometry import RankHolding, Shard
+from kvxfer_vllm.config import Settings, port_of_rank
+from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_groups
 from kvxfer_vllm.ledger import Ledger, Report
 from kvxfer_vllm.metadata import (
     Abort,
@@ -36,7 +36,9 @@ from kvxfer_vllm.metadata import (
     StepOrders,
     Stream,
 )
+from kvxfer_vllm.place import ALONE, Place
 from kvxfer_vllm.stats import Data, StatsCollector, is_failure
+from kvxfer_vllm.tails import Tails
 
 logger = logging.getLogger("vllm.kvxfer")
 
@@ -53,14 +55,20 @@ class WorkerSide:
     """State of one worker. All calls come from the worker's main thread."""
 
     settings: Settings
-    group: CacheGroup
+    groups: tuple[CacheGroup, ...]
     heads_total: int
+    place: Place = ALONE
+    exchange: Callable[[RankHolding], tuple[RankHolding, ...]] = lambda own: (own,)
+    """Called once by all workers of the engine: what each holds, to all of them."""
+    zeroed: bool = False
+    """The model reads slots that nothing has written; they must be zero."""
     start_agent: Callable[[AgentConfig], Agent] = Agent.start
     clock_s: Callable[[], float] = time.monotonic
     ledger: Ledger = attrs.field(factory=Ledger)
     stats: StatsCollector = attrs.field(factory=StatsCollector)
     _agent: Agent | None = None
     _last_step: int = 0
+    _tails: Tails | None = None
 
     def register_caches(self, caches: Mapping[str, TensorLike], packing: str = "") -> None:
         """Describe the KV cache and start the agent on it; `packing` as in describe_caches.
@@ -69,10 +77,21 @@ class WorkerSide:
         agent cannot start (port taken, transport library missing): the engine's start
         then fails with that text.
         """
-        shard, memories = describe_caches(caches, self.group, self.heads_total, packing)
+        shard, memories = describe_groups(
+            caches,
+            self.groups,
+            self.heads_total,
+            packing,
+            place=self.place,
+            slots=self.settings.slots,
+        )
+        if self.zeroed:
+            self._tails = Tails.of(shard, caches)
+        shard = attrs.evolve(shard, ranks=self.exchange(*shard.ranks))
         self._agent = self.start_agent(self._agent_config(shard, memories))
         logger.info(
-            "kvxfer agent of engine %s is up: role %s, transport %s, listening on %s",
+            "kvxfer agent %d of engine %s is up: role %s, transport %s, listening on %s",
+            shard.rank,
             self.settings.engine_id,
             self.settings.role.name,
             self.settings.transport,
@@ -117,8 +136,18 @@ class WorkerSide:
         results = self.agent.take()
         self.ledger.apply(results)
         for result in results:
+            self._zero_tail(result)
             self.stats.add(result)
             _log_failure(result)
+
+    def _zero_tail(self, result: Result) -> None:
+        """Before the load is reported: the model may read its blocks from then on."""
+        if self._tails is None:
+            return
+        if isinstance(result, Landed):
+            self._tails.clean(result.tag)
+        elif isinstance(result, Lost):
+            self._tails.forget(result.tag)
 
     def _drain_halted(self) -> None:
         """The one wait: vLLM gives the blocks of a preempted request away in this step."""
@@ -146,9 +175,12 @@ class WorkerSide:
             case Receive(request_id=request_id, register=register):
                 # Under the policy "fail" vLLM ends the request as soon as it hears of bad
                 # blocks, and holds them on; under "recompute" it needs them, and has to wait.
-                early = self.settings.fail_on_load_failure
+                # With several groups vLLM takes no word about single blocks.
+                early = self.settings.fail_on_load_failure and len(self.groups) == 1
                 blocks = tuple(table.blocks for table in register.tables)
                 self.ledger.open_receive(request_id, blocks, early=early)
+                if self._tails is not None:
+                    self._tails.note(register)
                 self.agent.register(**attrs.asdict(register, recurse=False))
             case Refuse(request_id=request_id, blocks=blocks):
                 self.ledger.refuse_receive(request_id, blocks)
@@ -196,8 +228,8 @@ class WorkerSide:
             memories=memories,
             transport=settings.transport,
             transport_options=settings.transport_options,
-            initiator=settings.initiator,
-            listen=(settings.host, settings.port) if listens else None,
+            initiator=settings.initiator_of(""),
+            listen=(settings.host, port_of_rank(settings.port, shard.rank)) if listens else None,
             timings=Timings(
                 offer_lease_ms=settings.offer_lease_ms,
                 transfer_deadline_ms=settings.deadline_ms,

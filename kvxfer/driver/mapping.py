@@ -49,6 +49,9 @@ def edge_plans(
     for remote in remotes:
         groups = sorted({edge.consumer_group for edge in remote.edges})
         if not groups:
+            if remote.idle and shard.rank == min(entry.rank for entry in shard.ranks):
+                # A replica that nobody reads: one of us tells it that it need not wait (6.1).
+                plans.append(EdgePlan(peer=remote.peer.key, parts=(), tables=()))
             continue
         parts: tuple[Part, ...] = ()
         if command is not None and command.token_start < command.token_stop:

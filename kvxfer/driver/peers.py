@@ -44,6 +44,8 @@ class RemotePeer:
     shard: Shard | None = None
     edges: tuple[Edge, ...] = ()
     """Edges between this rank and the peer's rank."""
+    idle: bool = False
+    """A producer's rank of which no rank of this engine wants anything."""
     features: Feature = NO_FEATURES
     """What both ends have, once the link is up."""
     grid: Grid = WHOLE
@@ -115,6 +117,7 @@ class Peers:
         edges = edges_between(producer, consumer)
         remote.shard = shard
         remote.edges = tuple(e for e in edges if (e.producer_rank, e.consumer_rank) == pair)
+        remote.idle = all(e.producer_rank != producer.rank for e in edges)
         if remote.dialled:
             ranks = {e.producer_rank for e in edges if e.consumer_rank == mine.rank}
         else:

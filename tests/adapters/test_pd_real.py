@@ -36,6 +36,11 @@ def test_every_answer_is_the_plain_engines_and_comes_by_transfer(tmp_path: Path)
     assert (verdict["identical"], verdict["recomputed_requests"]) == (50, 0)
 
 
+def test_a_hybrid_model_pairs_over_unlike_tensor_ranks(tmp_path: Path) -> None:
+    verdict = run(tmp_path, "kinds", "window-tp-2-1")
+    assert verdict["good"], verdict
+
+
 @pytest.mark.parametrize("policy", ["fail", "recompute"])
 def test_no_fault_leaves_a_block_a_hang_or_a_wrong_answer(tmp_path: Path, policy: str) -> None:
     verdict = run(tmp_path, "probes", "--policy", policy)

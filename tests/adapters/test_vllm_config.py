@@ -8,7 +8,7 @@ import pytest
 
 from kvxfer.core.ids import Initiator, Role
 from kvxfer.errors import BadValue
-from kvxfer_vllm.config import Settings, check_parallel, read_settings
+from kvxfer_vllm.config import Settings, cache_order, check_parallel, port_of_rank, read_settings
 from kvxfer_vllm.digest import prompt_digest
 
 
@@ -90,8 +90,8 @@ def test_a_wrong_value_names_its_key(key: str, value: object) -> None:
 
 
 def test_the_mode_is_push_unless_the_name_or_the_option_says_pull() -> None:
-    assert (settings().mode, settings().initiator) == ("push", Initiator.PRODUCER)
-    assert settings({"mode": "pull"}).initiator is Initiator.CONSUMER
+    assert (settings().mode, settings().initiator_of("")) == ("push", Initiator.PRODUCER)
+    assert settings({"mode": "pull"}).initiator_of("") is Initiator.CONSUMER
     assert settings(named_mode="pull").mode == "pull"
 
 
@@ -128,10 +128,39 @@ def test_an_unknown_role_is_refused() -> None:
         settings(kv_role="kv_neither")
 
 
-def test_more_than_one_worker_is_refused() -> None:
-    check_parallel(tensor_parallel_size=1, pipeline_parallel_size=1)
-    with pytest.raises(BadValue, match="tensor_parallel_size = 2"):
-        check_parallel(tensor_parallel_size=2)
+def test_context_parallelism_is_refused() -> None:
+    check_parallel(decode_context_parallel_size=1)
+    with pytest.raises(BadValue, match="decode_context_parallel_size = 2"):
+        check_parallel(decode_context_parallel_size=2)
+
+
+def test_a_request_may_say_who_moves_its_kv_where_the_name_does_not() -> None:
+    assert settings().initiator_of("pull") is Initiator.CONSUMER
+    assert settings(named_mode="push").initiator_of("pull") is Initiator.PRODUCER
+
+
+def test_pages_travel_whole_or_in_slots() -> None:
+    assert not settings().slots
+    assert settings({"pages": "slots"}).slots
+    with pytest.raises(BadValue, match="pages"):
+        settings({"pages": "halves"})
+
+
+def test_an_order_of_the_cache_may_be_asked_for() -> None:
+    assert cache_order({}, latent=False) == "LBHNC"
+    assert cache_order({}, latent=True) is None
+    assert cache_order({"cache_order": "BLHNC"}, latent=False) == "BLHNC"
+    with pytest.raises(BadValue, match="cache_order = 'NHD'"):
+        cache_order({"cache_order": "NHD"}, latent=False)
+
+
+def test_ports_of_replicas_and_of_ranks_do_not_meet() -> None:
+    ports = {
+        port_of_rank(settings(data_parallel_index=n).port, rank)
+        for n in range(4)
+        for rank in range(4)
+    }
+    assert len(ports) == 16
 
 
 def test_digest_tells_prompts_apart() -> None:

@@ -15,7 +15,6 @@ from kvxfer.layout.match import check_alike
 from kvxfer.limits import Limits
 from kvxfer_vllm.geometry import (
     CacheGroup,
-    cache_group,
     cache_groups,
     describe_caches,
     describe_groups,
@@ -260,6 +259,7 @@ LATENT = spec("MLAAttentionSpec")
 STATE = spec(
     "MambaSpec",
     tokens_per_state=-1,
+    mamba_cache_mode="none",
     shapes=((3, 8), (2, 4, 4)),
     dtypes=(Dtype("bfloat16", 2), Dtype("float32", 4)),
 )
@@ -277,23 +277,14 @@ def config(*specs: Any, zeroing: bool = False) -> SimpleNamespace:
 
 
 def test_one_full_attention_group_is_read() -> None:
-    assert cache_group(config(FULL)) == GROUP
-
-
-@pytest.mark.parametrize(
-    "refused",
-    [config(WINDOW), config(FULL, WINDOW), config(), config(FULL, zeroing=True)],
-)
-def test_other_caches_are_refused_by_the_scheduler_side(refused: SimpleNamespace) -> None:
-    with pytest.raises(LayoutMismatch):
-        cache_group(refused)
+    assert cache_groups(config(FULL)) == (attrs.evolve(GROUP, name="full.0"),)
 
 
 def test_groups_of_every_kind_are_read() -> None:
     full, window, latent, state = cache_groups(config(FULL, WINDOW, LATENT, STATE))
     assert (full.name, full.kind, full.reach) == ("full.0", GroupKind.FULL, None)
-    # The last token is computed again, with 19 before it; two more are kept for drafting.
-    assert (window.name, window.kind, window.reach) == ("window.1", GroupKind.WINDOW, 22)
+    # The next token looks back at 19; two more are kept for drafting.
+    assert (window.name, window.kind, window.reach) == ("window.1", GroupKind.WINDOW, 21)
     assert (latent.name, latent.kind) == ("latent.2", GroupKind.LATENT)
     assert (state.name, state.kind, state.reach) == ("state.3", GroupKind.STATE, 1)
     assert state.tokens_per_state == state.tokens_per_block == SLOTS
@@ -309,6 +300,7 @@ def test_groups_of_every_kind_are_read() -> None:
         (spec("ChunkedLocalAttentionSpec"), "group 0 is a ChunkedLocalAttentionSpec"),
         (spec("UniformTypeKVCacheSpecs"), "UniformTypeKVCacheSpecs"),
         (spec("FullAttentionSpec", tokens_per_state=0.5), "stands for 0.5 tokens"),
+        (spec("MambaSpec", mamba_cache_mode="align"), "mamba_cache_mode 'align'"),
     ],
 )
 def test_a_cache_without_a_description_is_named(unknown: Any, text: str) -> None:
@@ -322,7 +314,7 @@ def test_kinds_of_fp8_are_told_apart() -> None:
     fp8 = spec("FullAttentionSpec", kv_quant_mode=SimpleNamespace(name="FP8_PER_TENSOR"))
     found = []
     for cache_dtype in ("fp8_e4m3", "fp8_e5m2"):
-        group = cache_group(config(fp8), cache_dtype)
+        (group,) = cache_groups(config(fp8), cache_dtype)
         shard, _ = describe_caches(caches(dtype="torch.int8"), group, HEADS)
         found.append(shard.groups[0])
     assert found[0].fingerprint == "int8 fp8_per_tensor fp8_e4m3"
@@ -364,6 +356,6 @@ def test_groups_over_each_other_share_one_memory() -> None:
     assert len(memories) == len(shard.areas) == 1
     full, window = shard.groups
     assert (full.kind, full.reach) == (GroupKind.PAGE, None)
-    assert (window.kind, window.reach) == (GroupKind.PAGE, 22)
+    assert (window.kind, window.reach) == (GroupKind.PAGE, 21)
     assert full.planes == window.planes
     check_shard(shard, Limits())

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from kvxfer_vllm.names import derived_name, explicit_name, is_transfer_name, kept_name
 from kvxfer_vllm.params import (
+    MODE_KEY,
+    RANKS_MAX,
+    STREAM_KEY,
     TEXT_BYTES_MAX,
     TOKENS_DIGEST_KEY,
     TRANSFER_NAME_KEY,
@@ -88,7 +91,8 @@ def test_sizes_may_be_left_out() -> None:
         ("remote_port", 65536),
         ("remote_port", True),
         ("remote_port", 5610.0),
-        ("tp_size", 2),
+        ("tp_size", 0),
+        ("tp_size", RANKS_MAX + 1),
         ("tp_size", "1"),
         ("pp_size", True),
         ("dcp_size", 4),
@@ -96,6 +100,8 @@ def test_sizes_may_be_left_out() -> None:
         ("transfer_id", ""),
         (TRANSFER_NAME_KEY, "no-prefix"),
         (TRANSFER_NAME_KEY, 5),
+        (MODE_KEY, "both"),
+        (MODE_KEY, ["pull"]),
         ("do_remote_prefill", "yes"),
         ("do_remote_decode", True),
     ],
@@ -108,6 +114,20 @@ def test_a_wrong_field_is_named(field: str, value: object) -> None:
 
 def test_what_is_no_object_is_a_problem() -> None:
     assert "not an object" in parse_params([1, 2]).problem
+
+
+def test_all_ranks_of_the_producer_are_counted() -> None:
+    assert parse_params(DECODE | {"tp_size": 2, "pp_size": 3}).remote_ranks == 6
+    too_high = parse_params(DECODE | {"tp_size": 8, "remote_port": 65535 - 7 * 64 + 1})
+    assert "8 ranks would have ports above 65535" in too_high.problem
+
+
+def test_a_leg_may_say_how_its_kv_moves() -> None:
+    assert parse_params(DECODE | {MODE_KEY: "pull"}).mode == "pull"
+    prefill = {"do_remote_decode": True}
+    assert parse_params(prefill).streams
+    assert not parse_params(prefill | {STREAM_KEY: False}).streams
+    assert STREAM_KEY in parse_params(prefill | {STREAM_KEY: "no"}).problem
 
 
 @given(JSON)

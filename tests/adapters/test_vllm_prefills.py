@@ -14,9 +14,12 @@ import pytest
 from kvxfer.driver import Initiator, Role
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.metadata import Abort, Expect, Extend, Halt, Order, Receive, Seal, Send, Stream
+from kvxfer_vllm.params import STREAM_KEY
 from kvxfer_vllm.scheduler_side import SchedulerSide
+from kvxfer_vllm.tables import GroupBlocks, Tables
 
 T, PART = 16, 32
+TABLES = Tables(groups=(GroupBlocks(tokens_per_block=T),))
 PROMPT = list(range(100))
 BLOCKS = [3, 1, 4, 11, 5, 9, 2]
 PRODUCE = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -63,8 +66,9 @@ class Engine:
 
     depth: int = 1
     found: int = 0
+    params: dict[str, object] = attrs.field(factory=lambda: PRODUCE)
     scheduler: SchedulerSide = attrs.field(
-        factory=lambda: SchedulerSide(settings(), T, whole_blocks=True)
+        factory=lambda: SchedulerSide(settings(), attrs.evolve(TABLES, grain=T))
     )
     request: Any = None
     in_flight: list[int] = attrs.field(factory=list)
@@ -72,7 +76,7 @@ class Engine:
     def __attrs_post_init__(self) -> None:
         self.request = SimpleNamespace(
             request_id=ID,
-            kv_transfer_params=PRODUCE,
+            kv_transfer_params=self.params,
             prompt_token_ids=PROMPT,
             num_prompt_tokens=len(PROMPT),
             num_computed_tokens=0,
@@ -127,9 +131,14 @@ def test_a_prefill_of_three_chunks_leaves_by_chunks() -> None:
     assert offered(engine.step(36)) == [(Extend, 64, 4)]
     held, orders = engine.finish()
     assert held
-    # The last block goes whole: vLLM's CPU backend packs it.
-    assert offered(orders) == [(Seal, 112, 7)]
+    assert offered(orders) == [(Seal, 100, 7)]
     assert not engine.scheduler._prefills
+
+
+def test_a_request_may_keep_its_prefill_in_one_piece() -> None:
+    engine = Engine(params=PRODUCE | {STREAM_KEY: False})
+    assert [engine.step(32), engine.step(32), engine.step(36)] == [[], [], []]
+    assert offered(engine.finish()[1]) == [(Send, 100, 7)]
 
 
 def test_a_prefill_of_one_chunk_is_offered_whole() -> None:
@@ -137,7 +146,7 @@ def test_a_prefill_of_one_chunk_is_offered_whole() -> None:
     assert engine.step(100) == []
     held, orders = engine.finish()
     assert held
-    assert offered(orders) == [(Send, 112, 7)]
+    assert offered(orders) == [(Send, 100, 7)]
 
 
 def test_what_a_step_in_flight_computes_is_not_offered() -> None:
@@ -197,7 +206,7 @@ def test_a_preempted_stream_is_halted_and_the_prefill_offered_whole_later() -> N
         assert engine.step(tokens) == []
     held, orders = engine.finish()
     assert held
-    assert offered(orders) == [(Send, 112, 7)]
+    assert offered(orders) == [(Send, 100, 7)]
     (send,) = orders
     assert isinstance(send, Send)
     # The stream's end may still be on its way: it must not pass for the end of this offer.
@@ -251,7 +260,7 @@ def test_a_prompt_without_digest_is_not_streamed() -> None:
 
 
 def test_without_the_option_nothing_is_streamed() -> None:
-    engine = Engine(scheduler=SchedulerSide(settings(stream_tokens=0), T))
+    engine = Engine(scheduler=SchedulerSide(settings(stream_tokens=0), TABLES))
     assert [engine.step(32) for _ in range(3)] == [[], [], []]
     assert isinstance(engine.finish()[1][0], Send)
 
@@ -260,7 +269,7 @@ def test_without_the_option_nothing_is_streamed() -> None:
     ("mode", "initiator"), [("push", Initiator.PRODUCER), ("pull", Initiator.CONSUMER)]
 )
 def test_the_mode_says_who_moves_the_data(mode: str, initiator: Initiator) -> None:
-    scheduler = SchedulerSide(settings(mode=mode, stream_tokens=0), T)
+    scheduler = SchedulerSide(settings(mode=mode, stream_tokens=0), TABLES)
     request = Engine(scheduler=scheduler).request
     request.num_computed_tokens, request.status = 100, Status.FINISHED_LENGTH_CAPPED
     _, answer = scheduler.request_finished(request, (BLOCKS,))

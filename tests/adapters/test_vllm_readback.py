@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from vllm_loopback_pair import Engine, Status, T, request
 
 from kvxfer.driver import Role
-from kvxfer_vllm.metadata import Decline, Expect, Receive, Send
+from kvxfer.errors import BadValue
+from kvxfer_vllm.metadata import Decline, Expect, Send
 from kvxfer_vllm.params import TOKENS_DIGEST_KEY
+from kvxfer_vllm.readback import check_readback
 
 PROMPT = list(range(500, 600))
 ANSWERED = [7, 8, 9, 10, 11]
@@ -200,7 +203,7 @@ def test_a_decode_engine_that_is_gone_fails_the_load(start: Start) -> None:
         {"remote_num_tokens": "many"},
         {"remote_request_id": 7},
         {TOKENS_DIGEST_KEY: "no hex"},
-        {"tp_size": 3},
+        {"tp_size": "3"},
     ],
 )
 def test_parameters_of_no_use_leave_the_leg_as_it_is(start: Start, wrong: dict[str, Any]) -> None:
@@ -229,25 +232,27 @@ def test_without_the_option_nothing_is_kept_and_nothing_asked_for(start: Start) 
     plain_d.step()
 
 
-def test_packed_blocks_go_whole(start: Start) -> None:
-    p, d = start()
-    for engine in (p, d):
-        engine.scheduler.whole_blocks = True
-    leg = request(p.place, D_ID, PROMPT)
+def test_what_a_step_in_flight_counted_is_left_out(start: Start) -> None:
+    _, d = start(kept_ms=100)
+    leg = request(d.place, D_ID, PROMPT)
     d.scheduler.on_new_request(leg)
     d.scheduler.after_alloc(leg, (D_BLOCKS,), 0)
     leg.all_token_ids = PROMPT + ANSWERED
-    # A step in flight may have counted the last token already.
     leg.num_computed_tokens = KEPT_TOKENS + 1
     _, told = d.finish(leg, D_BLOCKS, Status.FINISHED_LENGTH_CAPPED)
-    (send,) = [o for o in d.scheduler.take_orders().orders if isinstance(o, Send)]
-    assert (send.offer.token_count, told["remote_num_tokens"]) == (7 * T, KEPT_TOKENS)
-    leg, wanted = second_turn(p, told, PROMPT + ANSWERED + FOLLOW_UP)
-    p.scheduler.after_alloc(leg, (P_BLOCKS,), wanted)
-    receive = next(o for o in p.scheduler.take_orders().orders if isinstance(o, Receive))
-    assert (receive.register.token_start, receive.register.token_stop) == (0, 7 * T)
-    p.finish(leg, P_BLOCKS, Status.FINISHED_ABORTED)
-    p.scheduler.take_orders()
+    (send,) = [o for o in d.scheduler._orders if isinstance(o, Send)]
+    assert (send.offer.token_count, told["remote_num_tokens"]) == (KEPT_TOKENS, KEPT_TOKENS)
+    d.step()
+    d.until(lambda: D_ID in d.sent)
+
+
+def test_models_with_windows_or_states_are_refused(start: Start) -> None:
+    p, _ = start()
+    settings, tables = p.scheduler.settings, p.scheduler.tables
+    check_readback(settings, tables)
+    check_readback(attrs.evolve(settings, bidirectional=False), attrs.evolve(tables, left_out=1))
+    with pytest.raises(BadValue, match="bidirectional_kv_xfer"):
+        check_readback(settings, attrs.evolve(tables, left_out=1))
 
 
 def test_what_did_not_end_well_is_not_kept(start: Start) -> None:

@@ -55,8 +55,7 @@ def describe(engine: TinyEngine, *, packed: bool = True) -> Shard:
     groups = cache_groups(engine.config, cache_dtype)
     packing = ""
     if packed:
-        attention = [name for g in groups if not g.states for name in g.layers]
-        packing = compat.page_packing(engine.runner.vllm_config, attention)
+        packing = compat.page_packing(engine.runner.vllm_config, groups)
     heads = engine.runner.model_config.get_total_num_kv_heads()
     shard, _ = describe_groups(engine.caches, groups, heads, packing)
     check_shard(shard, Limits())

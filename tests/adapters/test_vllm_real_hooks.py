@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm_real_engine import Engine, write_config
+from vllm_real_engine import Engine, worker_connector, write_config
 
 from kvxfer_vllm.ledger import Report
 
@@ -138,7 +138,6 @@ def preemption_of_a_loaded_request(make: Callable[..., Engine]) -> None:
 
 def workers_part_of_a_step(make: Callable[..., Engine]) -> None:
     from vllm.distributed.kv_transfer import kv_transfer_state
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
     from vllm.forward_context import set_forward_context
     from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunnerMixin
     from vllm_hook_recorder import RECORD, HookRecorder
@@ -147,7 +146,7 @@ def workers_part_of_a_step(make: Callable[..., Engine]) -> None:
     engine.add(A, CONSUME)
     plan = engine.scheduler.schedule()
     caches = engine.scheduler.kv_cache_config
-    connector = HookRecorder(engine.config, KVConnectorRole.WORKER, caches)
+    connector = worker_connector(HookRecorder, engine.config, caches)
     connector._worker = _idle_worker()
     before = kv_transfer_state._KV_CONNECTOR_AGENT
     kv_transfer_state._KV_CONNECTOR_AGENT = connector

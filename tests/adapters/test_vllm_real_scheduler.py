@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm_real_engine import PROMPT, Engine, write_config
+from vllm_real_engine import PROMPT, Engine, worker_connector, write_config
 
 from kvxfer.driver import Initiator
 from kvxfer.errors import BadValue, LocalFault
@@ -66,7 +66,7 @@ def test_a_load_that_lands(consumer: Engine) -> None:
     assert names(orders) == ["Receive"]
     register = orders[0].register
     # 40 tokens are 3 blocks of 16; vLLM's CPU backend packs blocks, so they go whole.
-    assert (register.token_start, register.token_stop) == (0, 48)
+    assert (register.token_start, register.token_stop) == (0, len(PROMPT))
     assert len(register.tables[0].blocks) == 3
     assert scheduled == {}
     assert consumer.free_blocks() == free - 3
@@ -178,7 +178,7 @@ def test_a_worker_tells_a_failure_by_request_and_by_blocks(consumer: Engine) -> 
     import kvxfer_vllm
 
     config, caches = consumer.config, consumer.scheduler.kv_cache_config
-    worker = kvxfer_vllm.NixlPushConnector(config, base.KVConnectorRole.WORKER, caches)
+    worker = worker_connector(kvxfer_vllm.NixlPushConnector, config, caches)
     report = Report(
         sent=frozenset({"s"}),
         received=frozenset({"r", "f"}),
@@ -216,7 +216,7 @@ def test_a_prefill_is_offered_and_its_blocks_held(producer: Engine) -> None:
     assert producer.scheduler.has_requests()
     orders, _, _ = producer.step()
     assert names(orders) == ["Send"]
-    assert orders[0].offer.token_count == 48
+    assert orders[0].offer.token_count == len(PROMPT)
     producer.step(finished_sending={"cmpl-a-0-0badcafe"})
     assert producer.free_blocks() == free
     producer.step()

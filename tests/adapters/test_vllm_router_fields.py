@@ -11,14 +11,13 @@ from typing import Any
 
 import attrs
 import pytest
-from vllm_loopback_pair import Status, request
+from vllm_loopback_pair import TABLES, Status, request
 
 from kvxfer.driver import Role
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.metadata import Expect, Receive, Send
 from kvxfer_vllm.scheduler_side import SchedulerSide
 
-T = 16
 PROMPT = list(range(100, 140))
 Params = dict[str, Any]
 
@@ -129,7 +128,7 @@ def side(role: Role, mode: str) -> SchedulerSide:
         randomized_ids=True,
         mode=mode,
     )
-    return SchedulerSide(settings, T)
+    return SchedulerSide(settings, TABLES)
 
 
 @pytest.mark.parametrize("mode", ["push", "pull"])

@@ -16,6 +16,7 @@ from kvxfer_vllm.digest import prompt_digest
 from kvxfer_vllm.metadata import Abort, Decline, Drop, Expect, Receive, Refuse, Send
 from kvxfer_vllm.params import TRANSFER_NAME_KEY
 from kvxfer_vllm.scheduler_side import SchedulerSide
+from kvxfer_vllm.tables import GroupBlocks, Tables
 
 T = 16
 PROMPT = list(range(100, 140))
@@ -42,7 +43,7 @@ class Status(Enum):
 
 
 def side(
-    role: Role = Role.BOTH, *, fail: bool = True, digest: bool = True, whole_blocks: bool = False
+    role: Role = Role.BOTH, *, fail: bool = True, digest: bool = True, grain: int = 1
 ) -> SchedulerSide:
     return SchedulerSide(
         Settings(
@@ -59,8 +60,7 @@ def side(
             fail_on_load_failure=fail,
             randomized_ids=True,
         ),
-        T,
-        whole_blocks=whole_blocks,
+        Tables(groups=(GroupBlocks(tokens_per_block=T),), grain=grain),
     )
 
 
@@ -277,30 +277,32 @@ def test_a_prefill_that_stopped_short_offers_what_it_has() -> None:
     assert offer.tables[0].blocks.tolist() == [3, 1]
 
 
-@pytest.mark.parametrize(("computed", "offered"), [(41, 48), (40, 48), (39, 32), (16, 16)])
-def test_packed_blocks_are_offered_whole(computed: int, offered: int) -> None:
-    scheduler, req = side(whole_blocks=True), request(PRODUCE)
+@pytest.mark.parametrize(("computed", "offered"), [(41, 40), (40, 40), (39, 32), (16, 16)])
+def test_the_end_of_a_packed_block_is_offered_with_the_prompts_end(
+    computed: int, offered: int
+) -> None:
+    scheduler, req = side(grain=T), request(PRODUCE)
     scheduler.on_new_request(req)
     req.status, req.num_computed_tokens = Status.FINISHED_STOPPED, computed
     _, answer = scheduler.request_finished(req, ([3, 1, 2],))
     offer = orders(scheduler)[-1].offer
     assert offer.token_count == offered
-    assert offer.tables[0].blocks.tolist() == [3, 1, 2][: offered // T]
+    assert offer.tables[0].blocks.tolist() == [3, 1, 2][: -(-offered // T)]
     assert answer is not None
-    assert answer["remote_num_tokens"] == min(computed, 40)
+    assert answer["remote_num_tokens"] == offered
 
 
 def test_a_packed_block_that_is_not_full_is_not_offered_alone() -> None:
-    scheduler, req = side(whole_blocks=True), request(PRODUCE)
+    scheduler, req = side(grain=T), request(PRODUCE)
     scheduler.on_new_request(req)
     req.status, req.num_computed_tokens = Status.FINISHED_STOPPED, 15
     assert scheduler.request_finished(req, ([3],)) == (False, None)
     assert isinstance(orders(scheduler)[-1], Abort)
 
 
-def test_packed_blocks_are_asked_for_whole() -> None:
-    register = parked(side(whole_blocks=True), request(CONSUME), local_hit=T).register
-    assert (register.token_start, register.token_stop) == (16, 48)
+def test_as_many_tokens_are_asked_for_as_the_prompt_has() -> None:
+    register = parked(side(grain=T), request(CONSUME), local_hit=T).register
+    assert (register.token_start, register.token_stop) == (16, 40)
     assert register.tables[0].blocks.tolist() == [6, 7]
 
 

@@ -31,6 +31,7 @@ from kvxfer_vllm.metadata import (
     StepOrders,
     Stream,
 )
+from kvxfer_vllm.place import ALONE, Place
 from kvxfer_vllm.stats import StatsCollector, add_up, empty_data, is_empty, summary
 from kvxfer_vllm.worker_side import HALT_S, WorkerSide
 
@@ -104,7 +105,11 @@ def cache() -> Any:
 
 
 def worker(
-    role: Role = Role.BOTH, *, fail: bool = True, settings: Settings | None = None
+    role: Role = Role.BOTH,
+    *,
+    fail: bool = True,
+    settings: Settings | None = None,
+    place: Place = ALONE,
 ) -> tuple[WorkerSide, StandInAgent]:
     made: list[StandInAgent] = []
 
@@ -128,8 +133,9 @@ def worker(
             fail_on_load_failure=fail,
             randomized_ids=True,
         ),
-        CacheGroup(layers=("l0",), tokens_per_block=16, manager_blocks=4),
-        2,
+        (CacheGroup(layers=("l0",), tokens_per_block=16, manager_blocks=4),),
+        2 * place.tensor_size,
+        place,
         start_agent=start,
     )
     side.register_caches({"l0": cache()})
@@ -412,3 +418,39 @@ def test_the_log_line_counts_what_went_well_and_what_did_not() -> None:
         "Avg MB per transfer": 2.0,
     }
     assert summary(empty_data())["Num successful transfers"] == 0
+
+
+class Recorder:
+    """Stands in for the tensors of a cache."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+
+    def note(self, register: Register) -> None:
+        self.calls.append(("note", register.tag))
+
+    def clean(self, tag: str) -> None:
+        self.calls.append(("clean", tag))
+
+    def forget(self, tag: str) -> None:
+        self.calls.append(("forget", tag))
+
+
+def test_what_a_load_leaves_is_zeroed_before_it_is_reported() -> None:
+    side, agent = worker(Role.CONSUMER)
+    side._tails = tails = Recorder()  # type: ignore[assignment]
+    side.deliver(step(1, receive("a"), receive("b")))
+    assert side.take_report().received == frozenset()
+    agent.results = [
+        Landed(transfer_id=T, attempt=1, tag="a", bytes_received=1, elapsed_ms=1.0),
+        LetGo(transfer_id=T, attempt=1, tag="a"),
+        Lost(transfer_id=T, attempt=1, tag="b", reason=Reason.PRODUCER_ABORTED),
+    ]
+    assert side.take_report().received == {"a"}
+    assert tails.calls == [("note", "a"), ("note", "b"), ("clean", "a"), ("forget", "b")]
+
+
+def test_a_rank_listens_at_a_port_of_its_own() -> None:
+    _, agent = worker(Role.PRODUCER, place=Place(tensor_rank=1, tensor_size=2))
+    assert agent.config.listen == ("127.0.0.1", 5610 + 64)
+    assert agent.config.shard.rank == 1

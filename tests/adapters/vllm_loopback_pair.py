@@ -21,6 +21,7 @@ from kvxfer_vllm.config import Settings
 from kvxfer_vllm.geometry import CacheGroup
 from kvxfer_vllm.ledger import Report
 from kvxfer_vllm.scheduler_side import SchedulerSide
+from kvxfer_vllm.tables import GroupBlocks, Tables
 from kvxfer_vllm.worker_side import WorkerSide
 
 T = 16
@@ -28,6 +29,7 @@ BLOCKS = 24
 HEADS = 2
 CONTENT = 8
 DEADLINE_S = 20.0
+TABLES = Tables(groups=(GroupBlocks(tokens_per_block=T),))
 
 
 class Status(Enum):
@@ -82,11 +84,11 @@ class Engine:
         )
         memory = np.zeros((BLOCKS, HEADS, T, CONTENT), np.uint16)
         group = CacheGroup(layers=("l0",), tokens_per_block=T, manager_blocks=BLOCKS)
-        worker = WorkerSide(settings, group, HEADS)
-        worker.register_caches({"l0": _tensor(memory)})
+        worker = WorkerSide(settings, (group,), HEADS)
+        worker.register_caches({"l0": tensor(memory)})
         if worker.agent.address is not None:
             settings = attrs.evolve(settings, port=worker.agent.address[1])
-        return cls(memory, SchedulerSide(settings, T), worker)
+        return cls(memory, SchedulerSide(settings, TABLES), worker)
 
     @property
     def place(self) -> dict[str, Any]:
@@ -156,7 +158,7 @@ class Engine:
         self.worker.close()
 
 
-def _tensor(memory: np.ndarray) -> Any:
+def tensor(memory: np.ndarray) -> Any:
     """What vLLM would register for it."""
     address = int(memory.ctypes.data)
     storage = SimpleNamespace(data_ptr=lambda: address, nbytes=lambda: memory.nbytes)

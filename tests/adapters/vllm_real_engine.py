@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 BLOCK = 16
 BLOCKS = 20
 PROMPT = list(range(40))
@@ -30,6 +32,8 @@ class Engine:
         async_scheduling: bool = False,
         prefix_caching: bool = False,
         module: str = "kvxfer_vllm",
+        window: int = 0,
+        states: bool = False,
         **extra: Any,
     ) -> None:
         import torch
@@ -43,7 +47,13 @@ class Engine:
         )
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler
         from vllm.v1.core.sched.scheduler import Scheduler
-        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+        from vllm.v1.kv_cache_interface import (
+            FullAttentionSpec,
+            KVCacheConfig,
+            KVCacheGroupSpec,
+            MambaSpec,
+            SlidingWindowSpec,
+        )
         from vllm.v1.structured_output import StructuredOutputManager
 
         model = ModelConfig(
@@ -71,17 +81,25 @@ class Engine:
             ),
         )
         cache.num_gpu_blocks = BLOCKS
-        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=2, head_size=8, dtype=torch.float32)
+        shape = {"block_size": BLOCK, "num_kv_heads": 2, "head_size": 8, "dtype": torch.float32}
+        groups = [KVCacheGroupSpec(["l0"], FullAttentionSpec(**shape))]
+        if window:
+            spec = SlidingWindowSpec(**shape, sliding_window=window)
+            groups.append(KVCacheGroupSpec(["l1"], spec))
+        if states:
+            state = MambaSpec(block_size=256, shapes=((3, 8), (2, 4)), dtypes=(torch.float32,) * 2)
+            groups.append(KVCacheGroupSpec(["l2"], state))
         kind = AsyncScheduler if async_scheduling else Scheduler
         self.scheduler = kind(
             vllm_config=self.config,
             kv_cache_config=KVCacheConfig(
                 num_blocks=BLOCKS,
                 kv_cache_tensors=[],
-                kv_cache_groups=[KVCacheGroupSpec(["l0"], spec)],
+                kv_cache_groups=groups,
             ),
             structured_output_manager=StructuredOutputManager(self.config),
-            block_size=BLOCK,
+            block_size=256 if states else BLOCK,
+            hash_block_size=BLOCK,
             log_stats=False,
         )
 
@@ -153,6 +171,18 @@ class Engine:
 
     def free_blocks(self) -> int:
         return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
+def worker_connector(kind: Any, config: Any, caches: Any) -> Any:
+    """A connector in the worker's role, of a lone worker without process groups."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+    from kvxfer_vllm import compat
+    from kvxfer_vllm.place import Place
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compat, "place_of_worker", Place)
+        return kind(config, KVConnectorRole.WORKER, caches)
 
 
 @functools.cache

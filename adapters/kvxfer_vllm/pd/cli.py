@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import click
 from kvxfer.errors import BadValue, KvxferError
 from kvxfer_vllm.pd.client import Client
 from kvxfer_vllm.pd.engines import Mode, Policy, Stack, Tuning
-from kvxfer_vllm.pd.model import BYTES_OF_DTYPE, ModelShape, write_model
+from kvxfer_vllm.pd.model import BYTES_OF_DTYPE, ModelShape, write_dense
 from kvxfer_vllm.pd.pair import Pair, Setting
 from kvxfer_vllm.pd.processes import Supervisor
 
@@ -92,13 +92,39 @@ def check(common: Common, requests: int, mode: str) -> None:
     shape = ModelShape()
 
     async def work() -> bool:
-        async with _setting(common, "check", shape) as setting:
+        async with _setting(common, "check") as setting:
             tuning = Tuning(dtype=common.dtype)
             if Mode(mode) is Mode.PUSH_STREAM:
                 tuning = attrs.evolve(tuning, step_tokens_max=CHUNK_TOKENS)
             report = await run_check(setting, common.stack(mode), tuning, shape, requests)
         click.echo(report.line())
         return report.good
+
+    _run(work())
+
+
+@main.command()
+@click.argument("names", nargs=-1)
+@click.pass_obj
+def kinds(common: Common, names: tuple[str, ...]) -> None:
+    """Pairs of every kind of cache, each in every mode; NAMES picks kinds."""
+    from kvxfer_vllm.pd.kind_check import kinds_line, run_kind
+    from kvxfer_vllm.pd.kinds import picked
+
+    try:
+        chosen = picked(names)
+    except BadValue as bad:
+        raise click.UsageError(str(bad)) from bad
+
+    async def work() -> bool:
+        reports = []
+        for kind in chosen:
+            async with _setting(common, f"kinds-{kind.name}", kind.write) as setting:
+                setting.say(f"{kind.name}: {kind.what}")
+                reports.append(await run_kind(setting, kind, common.dtype))
+            click.echo(reports[-1].line())
+        click.echo(kinds_line(reports))
+        return all(report.good for report in reports)
 
     _run(work())
 
@@ -129,7 +155,7 @@ def probes(common: Common, names: tuple[str, ...], policies: tuple[str, ...], mo
 
     async def work() -> bool:
         reports = []
-        async with _setting(common, "probes", ModelShape()) as setting:
+        async with _setting(common, "probes") as setting:
             for policy, some in picked.items():
                 reports += await run_probes(setting, stack, common.dtype, policy, some)
         click.echo(total_line(f"{stack.name} {mode}", reports))
@@ -145,7 +171,7 @@ def up(common: Common, mode: str) -> None:
     """Start P, D and the router, print where they are, and keep them until Ctrl-C."""
 
     async def work() -> bool:
-        async with _setting(common, "up", ModelShape()) as setting:
+        async with _setting(common, "up") as setting:
             pair = await Pair.start(setting, common.stack(mode), Tuning(dtype=common.dtype))
             click.echo(f"router {pair.router_url}  P {pair.prefill.url}  D {pair.decode.url}")
             await asyncio.Event().wait()
@@ -155,13 +181,15 @@ def up(common: Common, mode: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _setting(common: Common, command: str, shape: ModelShape) -> AsyncIterator[Setting]:
+async def _setting(
+    common: Common, command: str, write: Callable[[Path], None] = write_dense
+) -> AsyncIterator[Setting]:
     run = (common.run_dir / command).absolute()
     run.mkdir(parents=True, exist_ok=True)
     for log in run.glob("*.log"):
         log.unlink()
-    model = (common.run_dir / "model").absolute()
-    write_model(model, shape)
+    model = run / "model"
+    write(model)
     with Supervisor() as supervisor:
         async with Client.open() as client:
             yield Setting(

@@ -97,6 +97,19 @@ class Tuning:
 
 
 @attrs.frozen(kw_only=True)
+class EngineShape:
+    """How an engine is shared out, and its block size; None: as tuned for all."""
+
+    tensor_ranks: int = 1
+    pipeline_ranks: int = 1
+    block_tokens: int | None = None
+
+    @property
+    def ranks(self) -> int:
+        return self.tensor_ranks * self.pipeline_ranks
+
+
+@attrs.frozen(kw_only=True)
 class EngineSpec:
     """One engine. `role` None is a plain engine without a connector."""
 
@@ -105,6 +118,7 @@ class EngineSpec:
     role: str | None = None
     engine_id: str = ""
     kv_port: int = 0
+    shape: EngineShape = EngineShape()
 
     @property
     def url(self) -> str:
@@ -137,7 +151,9 @@ def argv(spec: EngineSpec, stack: Stack, tuning: Tuning, model: Path) -> list[st
         "--max-num-batched-tokens": str(tuning.step_tokens_max),
         "--dtype": tuning.dtype,
         "--seed": "0",
-        "--block-size": str(tuning.block_tokens),
+        "--block-size": str(spec.shape.block_tokens or tuning.block_tokens),
+        "--tensor-parallel-size": str(spec.shape.tensor_ranks),
+        "--pipeline-parallel-size": str(spec.shape.pipeline_ranks),
         "--kv-cache-memory-bytes": str(tuning.cache_bytes),
     }
     for option, value in options.items():

@@ -22,6 +22,8 @@ class ProducerPlace:
 
     engine_id: str
     kv_port: int
+    tensor_ranks: int = 1
+    pipeline_ranks: int = 1
 
 
 def fresh_name() -> str:
@@ -46,7 +48,8 @@ def decode_leg(
         "remote_engine_id": place.engine_id,
         "remote_host": LOOPBACK,
         "remote_port": place.kv_port,
-        "tp_size": 1,
+        "tp_size": place.tensor_ranks,
+        "pp_size": place.pipeline_ranks,
         # In-tree push reads it though it cannot know P's own, random, request id.
         "remote_request_id": f"cmpl-{name}-0",
     }

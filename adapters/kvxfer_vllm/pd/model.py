@@ -122,11 +122,22 @@ def vocabulary(shape: ModelShape) -> dict[str, int]:
 def write_model(folder: Path, shape: ModelShape) -> None:
     """Write the checkpoint and its tokenizer. Needs the packages that come with vLLM."""
     from safetensors.numpy import save_file
-    from tokenizers import Tokenizer, models, pre_tokenizers
 
     folder.mkdir(parents=True, exist_ok=True)
     save_file(seeded_weights(shape), folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config_json(shape), indent=1))
+    write_tokenizer(folder, shape)
+
+
+def write_dense(folder: Path) -> None:
+    """The model of the ordinary check."""
+    write_model(folder, ModelShape())
+
+
+def write_tokenizer(folder: Path, shape: ModelShape) -> None:
+    """Write the tokenizer of words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
     tokenizer = Tokenizer(models.WordLevel(vocabulary(shape), unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))

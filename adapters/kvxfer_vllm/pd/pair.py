@@ -20,7 +20,7 @@ import attrs
 from kvxfer.errors import LocalFault
 from kvxfer_vllm.pd import engines, processes
 from kvxfer_vllm.pd.client import Answer, Client, completion
-from kvxfer_vllm.pd.engines import EngineSpec, Stack, Tuning
+from kvxfer_vllm.pd.engines import EngineShape, EngineSpec, Stack, Tuning
 from kvxfer_vllm.pd.legs import ProducerPlace
 from kvxfer_vllm.pd.metrics import Snapshot, blocks_in_use
 from kvxfer_vllm.pd.ports import LOOPBACK, pick_ports
@@ -64,14 +64,22 @@ class Pair:
 
     @classmethod
     async def start(
-        cls, setting: Setting, stack: Stack, tuning: Tuning, beside: EngineSpec | None = None
+        cls,
+        setting: Setting,
+        stack: Stack,
+        tuning: Tuning,
+        beside: EngineSpec | None = None,
+        shapes: tuple[EngineShape, EngineShape] = (EngineShape(), EngineShape()),
+        routed: bool = True,
     ) -> Pair:
         """Start P and D with fresh ports and engine ids, `beside` with them, then a router.
+
+        `shapes` are P's and D's.
 
         All engines start at once: most of their start is imports, which overlap. Raises
         LocalFault if one dies or is not up in time.
         """
-        ports = pick_ports(5)
+        ports = pick_ports(5, shapes[0].ranks)
         pair = cls(
             setting=setting,
             stack=stack,
@@ -82,6 +90,7 @@ class Pair:
                 role="kv_producer",
                 engine_id=fresh_engine_id("P"),
                 kv_port=ports[1],
+                shape=shapes[0],
             ),
             decode=EngineSpec(
                 name="D",
@@ -89,17 +98,24 @@ class Pair:
                 role="kv_consumer",
                 engine_id=fresh_engine_id("D"),
                 kv_port=ports[3],
+                shape=shapes[1],
             ),
         )
         wanted = [pair.prefill, pair.decode] + ([beside] if beside is not None else [])
         await pair._start_engines(wanted)
-        await pair._start_router(ports[4])
+        if routed:
+            await pair._start_router(ports[4])
         return pair
 
     @property
     def place(self) -> ProducerPlace:
         """Where D finds P."""
-        return ProducerPlace(engine_id=self.prefill.engine_id, kv_port=self.prefill.kv_port)
+        return ProducerPlace(
+            engine_id=self.prefill.engine_id,
+            kv_port=self.prefill.kv_port,
+            tensor_ranks=self.prefill.shape.tensor_ranks,
+            pipeline_ranks=self.prefill.shape.pipeline_ranks,
+        )
 
     @property
     def producer_alive(self) -> bool:

@@ -14,6 +14,7 @@ import socket
 from pathlib import Path
 
 from kvxfer.errors import LocalFault
+from kvxfer_vllm.config import port_of_rank
 
 LOOPBACK = "127.0.0.1"
 LOWEST = 10_000
@@ -32,8 +33,11 @@ def ephemeral_low(range_file: Path = _RANGE_FILE) -> int:
         return EPHEMERAL_LOW
 
 
-def pick_ports(count: int) -> list[int]:
-    """`count` different ports that nobody listens on. Raises LocalFault if there are too few."""
+def pick_ports(count: int, ranks: int = 1) -> list[int]:
+    """`count` different ports that nobody listens on. Raises LocalFault if there are too few.
+
+    Those of the further `ranks` of an engine whose first one has such a port are free, too.
+    """
     high = max(ephemeral_low(), LOWEST + 10 * count)
     rng = random.SystemRandom()
     picked: list[int] = []
@@ -44,7 +48,8 @@ def pick_ports(count: int) -> list[int]:
             port = rng.randrange(LOWEST, high)
             with contextlib.suppress(OSError):
                 # Held until all are picked, so that no port is picked twice.
-                held.enter_context(_bound(port))
+                for rank in range(ranks):
+                    held.enter_context(_bound(port_of_rank(port, rank)))
                 picked.append(port)
     raise LocalFault(f"found only {len(picked)} of {count} free ports in [{LOWEST}, {high})")
 
