@@ -27,8 +27,9 @@ def unit(connector: str, root: Path, model: Path) -> bool:
     # The copy lies below this repository, whose settings are not meant for it.
     command += ["-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(root)]
     command += [str(root / sdist.TESTS / "unit" / name) for name in files]
+    places = [str(root), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {
-        "PYTHONPATH": os.pathsep.join([str(root), str(Path(__file__).parent)]),
+        "PYTHONPATH": os.pathsep.join(place for place in places if place),
         "HF_HUB_OFFLINE": "1",
         CONNECTOR: connector,
         MODEL: str(model),
