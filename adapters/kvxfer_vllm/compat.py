@@ -70,7 +70,7 @@ def transfer_results(report: Report) -> Any:
     )
 
 
-def settings_of(vllm_config: Any, named_mode: str, default_mode: str) -> Settings:
+def settings_of(vllm_config: Any, named_mode: str, default_mode: str = "push") -> Settings:
     """Read the adapter's settings out of a VllmConfig and vLLM's environment.
 
     `named_mode` is what the connector's name promises, push, pull or nothing;
