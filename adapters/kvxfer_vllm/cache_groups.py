@@ -50,13 +50,18 @@ def cache_groups(kv_cache_config: Any, cache_dtype: str = "auto") -> tuple[Cache
     `cache_dtype` is vLLM's setting of that name: two kinds of FP8 have one element type.
     Raises LayoutMismatch naming the kind of cache that has no description.
     """
-    groups = kv_cache_config.transfer_groups
+    groups = _transfer_groups(kv_cache_config)
     if not groups:
         raise LayoutMismatch("the model has no cache group to transfer")
     return tuple(
         _group(group, f"{index}", kv_cache_config.num_blocks, cache_dtype)
         for index, group in enumerate(groups)
     )
+
+
+def _transfer_groups(kv_cache_config: Any) -> Any:
+    """vLLM before 0.29 keeps no group back from a transfer."""
+    return getattr(kv_cache_config, "transfer_groups", kv_cache_config.kv_cache_groups)
 
 
 def _group(group: Any, number: str, manager_blocks: int, cache_dtype: str) -> CacheGroup:
@@ -86,7 +91,7 @@ def _group(group: Any, number: str, manager_blocks: int, cache_dtype: str) -> Ca
             tokens_per_state=_whole_tokens(spec),
             # The token after those handed over is the first that D computes (Tables.left_out).
             # It looks back at sliding_window - 1 tokens; vLLM keeps the blocks of as many.
-            reach=spec.sliding_window - 1 + spec.extra_retained_tokens,
+            reach=spec.sliding_window - 1 + getattr(spec, "extra_retained_tokens", 0),
             quantised=_quantised(spec, cache_dtype),
         )
     if name == "MambaSpec":
@@ -108,7 +113,8 @@ def _group(group: Any, number: str, manager_blocks: int, cache_dtype: str) -> Ca
 
 
 def _whole_tokens(spec: Any) -> int:
-    tokens = spec.tokens_per_state
+    # vLLM before 0.29 has no such number: a slot of a cache is a token there.
+    tokens = getattr(spec, "tokens_per_state", 1)
     if int(tokens) != tokens or tokens < 1:
         raise LayoutMismatch(f"a cache slot stands for {tokens} tokens: not a whole number")
     return int(tokens)

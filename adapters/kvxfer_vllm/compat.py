@@ -7,6 +7,7 @@ what is missing is found at start and named; versions are never compared.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,14 +15,16 @@ from kvxfer.errors import LocalFault
 from kvxfer.layout.geometry import GroupKind, RankHolding
 from kvxfer_vllm.cache_groups import CacheGroup
 from kvxfer_vllm.config import Settings, check_parallel, read_settings
+from kvxfer_vllm.ledger import Report
 from kvxfer_vllm.place import Place
 from kvxfer_vllm.stats import COUNTERS, GAUGES, KVXFER_PREFIX
 from kvxfer_vllm.tables import BlockIds
 
 REQUIRED_HOOKS = (
-    "get_transfer_results",
-    "get_loaded_kv_cache_group_ids",
+    "get_block_ids_with_load_errors",
+    "get_finished",
     "handle_preemptions",
+    "has_pending_push_work",
     "on_new_request",
 )
 
@@ -32,14 +35,53 @@ def check_base(base: type) -> None:
     if missing:
         raise LocalFault(
             f"this vLLM's connector interface has no {', '.join(missing)}: "
-            "kvxfer_vllm needs vLLM 0.32 or later"
+            "kvxfer_vllm needs vLLM 0.24 or later"
         )
 
 
-def settings_of(vllm_config: Any, named_mode: str) -> Settings:
+def cache_hit_source() -> Any:
+    """vLLM's word for tokens that came from another engine; None where it has no such words."""
+    try:
+        from vllm.v1.metrics.cache_hit_source import CacheHitSource
+    except ImportError:
+        return None
+    return CacheHitSource.P2P
+
+
+def order_name(order: str | None) -> str | None:
+    """The name of a cache order as this vLLM knows it. Before 0.29 it has two, by other names."""
+    try:
+        importlib.import_module("vllm.v1.kv_cache_layout")
+    except ImportError:
+        known = {None: None, "LBHNC": "HND", "LBNHC": "NHD"}
+        if order not in known:
+            raise LocalFault(f"cache_order = {order}: this vLLM knows LBHNC and LBNHC") from None
+        return known[order]
+    return order
+
+
+def transfer_group_ids(kv_cache_config: Any) -> tuple[int, ...]:
+    """Indices of the cache groups that a load fills: all, where vLLM keeps none back."""
+    ids = getattr(kv_cache_config, "transfer_group_ids", None)
+    return tuple(range(len(kv_cache_config.kv_cache_groups)) if ids is None else ids)
+
+
+def transfer_results(report: Report) -> Any:
+    """A worker's report as the scheduler takes it, where it understands failures by request."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+
+    return KVConnectorTransferResults(
+        finished_sending=set(report.sent),
+        finished_recving=set(report.received),
+        failed_recving=set(report.failed),
+    )
+
+
+def settings_of(vllm_config: Any, named_mode: str, default_mode: str = "push") -> Settings:
     """Read the adapter's settings out of a VllmConfig and vLLM's environment.
 
-    `named_mode` is what the connector's name promises, push, pull or nothing.
+    `named_mode` is what the connector's name promises, push, pull or nothing;
+    `default_mode` what holds where it promises nothing and no option says it.
     """
     from vllm import envs
 
@@ -49,9 +91,10 @@ def settings_of(vllm_config: Any, named_mode: str) -> Settings:
         decode_context_parallel_size=parallel.decode_context_parallel_size,
         prefill_context_parallel_size=parallel.prefill_context_parallel_size,
     )
-    if vllm_config.num_prefill_lookahead_tokens > 1:
+    ahead = getattr(vllm_config, "num_prefill_lookahead_tokens", 0)
+    if ahead > 1:
         raise LocalFault(
-            f"num_prefill_lookahead_tokens = {vllm_config.num_prefill_lookahead_tokens}: "
+            f"num_prefill_lookahead_tokens = {ahead}: "
             "multi-module MTP drafting is not served by this version of kvxfer_vllm"
         )
     if getattr(vllm_config.model_config, "enable_sleep_mode", False):
@@ -69,6 +112,7 @@ def settings_of(vllm_config: Any, named_mode: str) -> Settings:
         data_parallel_index=parallel.data_parallel_index,
         randomized_ids=not envs.VLLM_DISABLE_REQUEST_ID_RANDOMIZATION,
         named_mode=named_mode,
+        default_mode=default_mode,
         step_tokens=_chunk_tokens_max(vllm_config.scheduler_config),
         tensor_ranks=parallel.tensor_parallel_size,
         pipeline_ranks=parallel.pipeline_parallel_size,

@@ -32,10 +32,11 @@ WHOLE_PAGES = "LBHNC"
 PORT_STEP = 64
 """Between the listeners of two ranks of an engine: engines of up to so many data-parallel
 replicas, which vLLM gives ports one by one, lie between them."""
-PORT_MAX = 65535
 
 DEADLINE_S = 60.0
 LEASE_S = 30.0
+KEPT_S = 480.0
+LOAD_TOKENS_MIN = 64
 SECONDS_MAX = 86_400.0
 PORT_MAX = 65_535
 
@@ -72,6 +73,12 @@ class Settings:
     """Where the agent of rank 0 serves its metrics; None: vLLM's own page is all."""
     split_kv: bool = False
     """K and V are described as two planes, for a peer that keeps them apart (kvxfer_neuron)."""
+    bidirectional: bool = False
+    """D keeps what it has when a request ends, and P of the next turn loads it (read-back)."""
+    kept_ms: int = 480_000
+    """How long D keeps it."""
+    load_tokens_min: int = 64
+    """Fewer tokens than these P computes rather than loads them from D."""
     stream_tokens: int = 0
     """P offers what is final while the prefill runs, in parts of so many tokens; 0: at its end."""
 
@@ -109,6 +116,7 @@ def read_settings(
     data_parallel_index: int,
     randomized_ids: bool,
     named_mode: str = "",
+    default_mode: str = "push",
     step_tokens: int = 0,
     tensor_ranks: int = 1,
     pipeline_ranks: int = 1,
@@ -117,7 +125,9 @@ def read_settings(
 
     `push_registration_timeout` (in-tree key) and `kvxfer_deadline_s` (ours, stronger)
     are the consumer's deadline, `kv_lease_duration` the producer's lease, in seconds.
-    `named_mode` is what the connector's name promises, empty where it promises nothing;
+    `bidirectional_kv_xfer` makes the engine both, whatever its `kv_role`.
+    `named_mode` is what the connector's name promises, empty where it promises nothing, and
+    `default_mode` then holds where no option says otherwise;
     `step_tokens` the longest chunk of a prefill.
 
     Raises BadValue with the key, the value and the bound.
@@ -135,12 +145,13 @@ def read_settings(
     if not isinstance(options, Mapping):
         raise BadValue("transport_options", options, "an object")
     check_digest = _flag(extra, "check_prompt_digest", True)
+    bidirectional = _flag(extra, "bidirectional_kv_xfer", False)
     stream = _flag(extra, "stream", False)
     if stream and not check_digest:
         raise BadValue("stream", stream, "false where check_prompt_digest is false")
     return Settings(
         engine_id=engine_id,
-        role=role,
+        role=Role.BOTH if bidirectional else role,
         host=host,
         port=port + data_parallel_index,
         transport=transport,
@@ -151,11 +162,14 @@ def read_settings(
         allow_unauthenticated=_flag(extra, "allow_unauthenticated", False),
         fail_on_load_failure=failure_policy == "fail",
         randomized_ids=randomized_ids,
-        mode=_mode(extra, named_mode),
+        mode=_mode(extra, named_mode, default_mode),
         traces=_flag(extra, "traces", False),
         record_dir=_folder(extra, "record_dir"),
         metrics_address=_address(extra, "metrics_address", data_parallel_index),
         split_kv=_flag(extra, "split_kv", False),
+        bidirectional=bidirectional,
+        kept_ms=_seconds_to_ms(extra, "decoder_kv_blocks_ttl", KEPT_S),
+        load_tokens_min=_count(extra, "kv_recompute_threshold", LOAD_TOKENS_MIN),
         stream_tokens=step_tokens if stream else 0,
         key_file=_path(extra, "key_file"),
         require_authentication=_flag(extra, "require_authentication", True),
@@ -201,8 +215,8 @@ def _pages(extra: Mapping[str, Any]) -> str:
     return str(pages)
 
 
-def _mode(extra: Mapping[str, Any], named_mode: str) -> str:
-    mode = extra.get("mode", named_mode or "push")
+def _mode(extra: Mapping[str, Any], named_mode: str, default_mode: str) -> str:
+    mode = extra.get("mode", named_mode or default_mode)
     allowed = (named_mode,) if named_mode else tuple(MODES)
     if mode not in allowed:
         raise BadValue("mode", mode, f"one of {allowed}, by the connector's name")
@@ -251,6 +265,13 @@ def _address(extra: Mapping[str, Any], key: str, offset: int) -> tuple[str, int]
     if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < PORT_MAX):
         raise BadValue(key, value, f"host:port with a port below {PORT_MAX}")
     return host, int(port) + offset
+
+
+def _count(extra: Mapping[str, Any], key: str, default: int) -> int:
+    value = extra.get(key, default)
+    if type(value) is not int or value < 0:
+        raise BadValue(key, value, "a whole number of at least 0")
+    return value
 
 
 def _flag(extra: Mapping[str, Any], key: str, default: bool) -> bool:

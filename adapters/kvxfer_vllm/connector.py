@@ -14,16 +14,15 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
-    KVConnectorTransferResults,
     SupportsHMA,
 )
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvxfer_vllm import compat
 from kvxfer_vllm.config import cache_order
 from kvxfer_vllm.geometry import cache_groups
 from kvxfer_vllm.metadata import StepOrders
 from kvxfer_vllm.metrics import KvxferStats
+from kvxfer_vllm.readback import check_readback
 from kvxfer_vllm.scheduler_side import SchedulerSide
 from kvxfer_vllm.tables import Tables
 from kvxfer_vllm.worker_side import WorkerSide
@@ -36,21 +35,26 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
     """
 
     named_mode = ""
+    default_mode = "push"
     worker_class: type[WorkerSide] = WorkerSide
     """For engines whose workers have caches of another form."""
-    _cache_hit_source = CacheHitSource.P2P
+    _cache_hit_source = compat.cache_hit_source()
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         compat.check_base(KVConnectorBase_V1)
         groups = cache_groups(kv_cache_config, vllm_config.cache_config.cache_dtype)
-        settings = compat.settings_of(vllm_config, self.named_mode)
+        settings = compat.settings_of(vllm_config, self.named_mode, self.default_mode)
         tables = Tables.of(
-            groups, kv_cache_config.transfer_group_ids, packed=self.has_packed_pages(vllm_config)
+            groups,
+            compat.transfer_group_ids(kv_cache_config),
+            packed=self.has_packed_pages(vllm_config),
         )
+        check_readback(settings, tables)
         settings = settings.on_blocks(tables.stream_grain)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
+        self._failed_blocks: set[int] = set()
         if role is KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(settings, tables)
         else:
@@ -80,7 +84,7 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
         if model is None:
             return None
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
-        return cache_order(extra, latent=model.use_mla)
+        return compat.order_name(cache_order(extra, latent=model.use_mla))
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
@@ -112,7 +116,7 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
         return self.scheduler_side.matched_tokens(request, num_computed_tokens)
 
     def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:  # noqa: ARG002
-        return tuple(self._kv_cache_config.transfer_group_ids)
+        return compat.transfer_group_ids(self._kv_cache_config)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self.scheduler_side.after_alloc(request, blocks.get_block_ids(), num_external_tokens)
@@ -176,19 +180,21 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_save(self) -> None:
         """Sources stay held until reported as sent; nothing waits here."""
 
-    def get_transfer_results(
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:  # noqa: ARG002
+        return compat.transfer_results(self.worker_side.take_report())
+
+    def get_finished(
         self,
         finished_req_ids: set[str],  # noqa: ARG002
-    ) -> KVConnectorTransferResults:
+    ) -> tuple[set[str], set[str]]:
+        """Asked for by vLLM before 0.30, which learns of a failed load by its blocks alone."""
         report = self.worker_side.take_report()
-        return KVConnectorTransferResults(
-            finished_sending=set(report.sent),
-            finished_recving=set(report.received),
-            failed_recving=set(report.failed),
-        )
+        self._failed_blocks = set(report.failed_blocks)
+        return set(report.sent), set(report.received)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        return self.worker_side.take_bad_blocks()
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return self.worker_side.take_bad_blocks() | failed
 
     def get_kv_connector_stats(self) -> Any:
         data = None if self._worker is None else self._worker.take_stats()
@@ -220,4 +226,9 @@ class NixlPullConnector(KvxferPullConnector):
 
 
 class NixlConnector(KvxferConnector):
-    """Drop-in name that some routers key on. Push unless `mode` says pull; legs in any order."""
+    """Drop-in name that routers and vLLM's core key on. Pull, as vLLM's own of that name.
+
+    The option `mode` may say push: an operator who has to keep the name may want it.
+    """
+
+    default_mode = "pull"

@@ -10,7 +10,7 @@ the same pass that sees the report. That a load failed may be told before
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from typing import assert_never
 
@@ -18,6 +18,9 @@ import attrs
 
 from kvxfer.driver import Reason
 from kvxfer.driver.results import Landed, LetGo, Lost, Result, Sent, Unsent
+
+BlockColumns = Sequence[Iterable[int]]
+"""Blocks by cache group; looked at only when something has failed."""
 
 
 class _Verdict(Enum):
@@ -37,7 +40,8 @@ class _Stream(Enum):
 
 @attrs.define
 class _Receive:
-    blocks: frozenset[int]
+    blocks: BlockColumns
+    early: bool
     verdict: _Verdict = _Verdict.OPEN
 
 
@@ -48,6 +52,8 @@ class Report:
     sent: frozenset[str]
     received: frozenset[str]
     failed: frozenset[str]
+    failed_blocks: frozenset[int]
+    """Blocks of what failed, for a scheduler that understands nothing else."""
 
 
 @attrs.define
@@ -61,22 +67,22 @@ class Ledger:
     _sent: set[str] = attrs.field(factory=set)
     _received: set[str] = attrs.field(factory=set)
     _failed: set[str] = attrs.field(factory=set)
+    _failed_blocks: set[int] = attrs.field(factory=set)
     _bad_blocks: set[int] = attrs.field(factory=set)
 
     def __len__(self) -> int:
         return len(self._receives) + len(self._sends) + len(self._streams)
 
-    def open_receive(self, request_id: str, blocks: Collection[int] = ()) -> None:
-        """Enter a request that the scheduler parked.
+    def open_receive(self, request_id: str, blocks: BlockColumns, *, early: bool) -> None:
+        """Enter a request that the scheduler parked with these blocks to be filled.
 
-        `blocks` are those to be named as bad as soon as the load is lost.
+        `early`: they are named as bad as soon as the load is lost, before they are let go.
         """
-        self._receives[request_id] = _Receive(frozenset(blocks))
+        self._receives[request_id] = _Receive(blocks, early)
 
-    def refuse_receive(self, request_id: str) -> None:
+    def refuse_receive(self, request_id: str, blocks: BlockColumns) -> None:
         """Report a parked request as failed; no transfer was started for it."""
-        self._received.add(request_id)
-        self._failed.add(request_id)
+        self._fail(request_id, blocks)
 
     def open_send(self, request_id: str, tag: str) -> None:
         """Enter a finished request whose blocks the scheduler holds, offered under `tag`."""
@@ -122,8 +128,9 @@ class Ledger:
                 case Lost(tag=tag, reason=reason):
                     lost = self._judge(tag, _Verdict.LOST)
                     # After our own cancel the request has ended: nobody is to be told.
-                    if lost is not None and reason is not Reason.CANCELLED_BY_CONSUMER:
-                        self._bad_blocks |= lost.blocks
+                    wanted = reason is not Reason.CANCELLED_BY_CONSUMER
+                    if lost is not None and lost.early and wanted:
+                        self._bad_blocks |= _ids(lost.blocks)
                 case LetGo(tag=tag):
                     self._let_go(tag)
                 case Sent(tag=tag) | Unsent(tag=tag):
@@ -137,7 +144,9 @@ class Ledger:
             sent=frozenset(self._sent),
             received=frozenset(self._received),
             failed=frozenset(self._failed),
+            failed_blocks=frozenset(self._failed_blocks),
         )
+        self._failed_blocks.clear()
         self._sent.clear()
         self._received.clear()
         self._failed.clear()
@@ -168,6 +177,16 @@ class Ledger:
         receive = self._receives.pop(request_id, None)
         if receive is None:
             return
+        if receive.verdict is _Verdict.LANDED:
+            self._received.add(request_id)
+        else:
+            self._fail(request_id, receive.blocks)
+
+    def _fail(self, request_id: str, blocks: BlockColumns) -> None:
         self._received.add(request_id)
-        if receive.verdict is not _Verdict.LANDED:
-            self._failed.add(request_id)
+        self._failed.add(request_id)
+        self._failed_blocks |= _ids(blocks)
+
+
+def _ids(blocks: BlockColumns) -> set[int]:
+    return {int(block) for column in blocks for block in column}

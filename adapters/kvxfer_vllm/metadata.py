@@ -26,6 +26,8 @@ class Refuse:
     """Consumer: the scheduler parked `request_id`, but nothing can be loaded: report a failure."""
 
     request_id: str
+    blocks: tuple[tuple[int, ...], ...]
+    """Those that it was parked with, by cache group."""
     why: str
 
 

@@ -7,6 +7,7 @@ requests of one HTTP request (several prompts, n > 1) never share a name.
     x<child>.<prompt>:<transfer_id>   the router gave `transfer_id` to both legs
     r:<request id without suffix>     derived: both legs carry the same X-Request-Id
     h:<sha256 of the above, in hex>   derived, where the request id is too long
+    b:<request id>                    read-back: what D kept of the request of that id
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NAME_BYTES_MAX = 400
 _SUFFIX = re.compile(r"-[0-9a-f]{8}\Z")
 _CHILD = re.compile(r"\A(\d{1,6})_")
 _PROMPT = re.compile(r"\A(?:\d{1,6}_)?cmpl-.*-(\d{1,6})\Z", re.DOTALL)
-_NAME = re.compile(r"\A(?:x\d{1,6}\.\d{1,6}|r|h):.+\Z", re.DOTALL)
+_NAME = re.compile(r"\A(?:x\d{1,6}\.\d{1,6}|r|h|b):.+\Z", re.DOTALL)
 
 
 def base_request_id(request_id: str, *, randomized: bool) -> str:
@@ -54,6 +55,14 @@ def explicit_name(transfer_id: str, request_id: str, *, randomized: bool) -> Tra
     child_index = int(child[1]) if child else 0
     prompt_index = int(prompt[1]) if prompt else 0
     return TransferId(f"x{child_index}.{prompt_index}:{transfer_id}")
+
+
+def kept_name(request_id: str) -> TransferId:
+    """Name the transfer back to P by the decode engine's own, whole request id."""
+    encoded = request_id.encode("utf-8", "surrogatepass")
+    if len(encoded) > NAME_BYTES_MAX or not request_id.isprintable():
+        return TransferId("b:" + hashlib.sha256(encoded).hexdigest())
+    return TransferId("b:" + request_id)
 
 
 def is_transfer_name(value: object) -> bool:

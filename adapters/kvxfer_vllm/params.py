@@ -1,7 +1,7 @@
 """Reads a request's `kv_transfer_params`, once, into a frozen record.
 
 Owns the field names that vLLM routers send (vLLM nixl connectors, 0.24 to 0.33) and
-two of our own. Refuses to know what the engine does with them. Invariant:
+three of our own. Refuses to know what the engine does with them. Invariant:
 `parse_params` is total: whatever the client sent gives a record, never an exception;
 what is wrong is named in `problem`.
 """
@@ -29,12 +29,36 @@ STREAM_KEY = "kvx_stream"
 RANKS_MAX = 1024
 
 
+TOKENS_DIGEST_KEY = "kvx_tokens_digest"
+"""Our own key in a decode engine's answer: hash of the tokens whose KV it keeps, in hex."""
+
+REQUEST_ID_BYTES_MAX = 1024
+TOKENS_MAX = 1 << 31
+DIGEST_BYTES = 32
+
+
 class Leg(Enum):
     """What this engine has to do for a request."""
 
     NONE = auto()
     PRODUCE = auto()
     CONSUME = auto()
+
+
+@attrs.frozen(kw_only=True)
+class Kept:
+    """KV of an earlier turn that a decode engine says it still holds: its first tokens."""
+
+    engine_id: str
+    host: str
+    port: int
+    ranks: int
+    """Workers of that engine."""
+    request_id: str
+    """The decode engine's own, of that turn."""
+    token_count: int
+    digest: bytes = b""
+    """Of those tokens; empty where a router dropped it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -61,6 +85,10 @@ class LegParams:
     """Who moves the data, where the request says so."""
     streams: bool = True
     problem: str = ""
+    kept: Kept | None = None
+    """On P's leg: what may be loaded instead of computed."""
+    kept_problem: str = ""
+    """Why what came of it is of no use; the leg can do without."""
 
 
 class _Wrong(Exception):
@@ -82,15 +110,7 @@ def parse_params(params: object) -> LegParams:
     try:
         _check_flags(produce, consume)
         if leg is Leg.PRODUCE:
-            streams = params.get(STREAM_KEY, True)
-            if not isinstance(streams, bool):
-                raise _Wrong(f"{STREAM_KEY} = {_show(streams)}: not true or false")
-            return LegParams(
-                leg=leg,
-                transfer_id=_transfer_id(params),
-                traceparent=_traceparent(params),
-                streams=streams,
-            )
+            return _producer(params)
         return _consumer(params)
     except _Wrong as wrong:
         return LegParams(leg=leg, problem=str(wrong))
@@ -104,18 +124,70 @@ def _check_flags(produce: object, consume: object) -> None:
         raise _Wrong("do_remote_decode and do_remote_prefill are both true")
 
 
-def _consumer(params: Mapping[Any, Any]) -> LegParams:
+def _producer(params: Mapping[Any, Any]) -> LegParams:
+    streams = params.get(STREAM_KEY, True)
+    if not isinstance(streams, bool):
+        raise _Wrong(f"{STREAM_KEY} = {_show(streams)}: not true or false")
+    leg = LegParams(
+        leg=Leg.PRODUCE,
+        transfer_id=_transfer_id(params),
+        streams=streams,
+        traceparent=_traceparent(params),
+    )
+    if not params.get("remote_block_ids"):
+        return leg
+    try:
+        return attrs.evolve(leg, kept=_kept(params))
+    except _Wrong as wrong:
+        return attrs.evolve(leg, kept_problem=str(wrong))
+
+
+def _kept(params: Mapping[Any, Any]) -> Kept:
+    tokens = params.get("remote_num_tokens")
+    if type(tokens) is not int or not 0 < tokens < TOKENS_MAX:
+        raise _Wrong(f"remote_num_tokens = {_show(tokens)}: not an integer above 0")
+    port, ranks = _place(params)
+    return Kept(
+        engine_id=_text(params, "remote_engine_id"),
+        host=_text(params, "remote_host"),
+        port=port,
+        ranks=ranks,
+        request_id=_text(params, "remote_request_id", REQUEST_ID_BYTES_MAX),
+        token_count=tokens,
+        digest=_digest(params.get(TOKENS_DIGEST_KEY)),
+    )
+
+
+def _digest(value: object) -> bytes:
+    if value is None:
+        return b""
+    try:
+        digest = bytes.fromhex(value) if isinstance(value, str) else b""
+    except ValueError:
+        digest = b""
+    if len(digest) != DIGEST_BYTES:
+        raise _Wrong(f"{TOKENS_DIGEST_KEY} = {_show(value)}: not {DIGEST_BYTES} bytes in hex")
+    return digest
+
+
+def _place(params: Mapping[Any, Any]) -> tuple[int, int]:
+    """The first rank's port, and how many ranks there are."""
     tensor, pipeline = (_size(params, field, RANKS_MAX) for field in ("tp_size", "pp_size"))
     _size(params, "dcp_size", 1)
-    name = params.get(TRANSFER_NAME_KEY)
-    if name is not None and not is_transfer_name(name):
-        raise _Wrong(f"{TRANSFER_NAME_KEY} = {_show(name)}: not a name that a producer gave")
     port = params.get("remote_port")
     if type(port) is not int or not 0 < port < 65536:
         raise _Wrong(f"remote_port = {_show(port)}: not an integer from 1 to 65535")
     ranks = tensor * pipeline
     if ranks > RANKS_MAX or port_of_rank(port, ranks - 1) > PORT_MAX:
         raise _Wrong(f"remote_port = {port}: {ranks} ranks would have ports above {PORT_MAX}")
+    return port, ranks
+
+
+def _consumer(params: Mapping[Any, Any]) -> LegParams:
+    name = params.get(TRANSFER_NAME_KEY)
+    if name is not None and not is_transfer_name(name):
+        raise _Wrong(f"{TRANSFER_NAME_KEY} = {_show(name)}: not a name that a producer gave")
+    port, ranks = _place(params)
     mode = params.get(MODE_KEY, "")
     if mode not in ("", *MODES):
         raise _Wrong(f"{MODE_KEY} = {_show(mode)}: not one of {tuple(MODES)}")
@@ -160,15 +232,15 @@ def traceparent_of(request: Any, params: LegParams) -> str:
     return params.traceparent or (_traceparent(headers) if isinstance(headers, Mapping) else "")
 
 
-def _text(params: Mapping[Any, Any], field: str) -> str:
+def _text(params: Mapping[Any, Any], field: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
     value = params.get(field)
     if not isinstance(value, str) or not value:
         raise _Wrong(f"{field} = {_show(value)}: not a text that is not empty")
     if not value.isprintable():
         raise _Wrong(f"{field} = {_show(value)}: has characters that cannot be printed")
     size = len(value.encode())
-    if size > TEXT_BYTES_MAX:
-        raise _Wrong(f"{field} = {_show(value)}: {size} bytes, at most {TEXT_BYTES_MAX}")
+    if size > bytes_max:
+        raise _Wrong(f"{field} = {_show(value)}: {size} bytes, at most {bytes_max}")
     return value
 
 

@@ -20,10 +20,10 @@ import attrs
 from kvxfer.driver import TransferId
 from kvxfer.driver.commands import Grow, Offer
 from kvxfer.layout.geometry import BlockTable
+from kvxfer_vllm.answers import answer
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.digest import prompt_digest
 from kvxfer_vllm.metadata import Abort, Expect, Extend, Halt, Order, Seal, Send, Stream
-from kvxfer_vllm.params import TRANSFER_NAME_KEY
 from kvxfer_vllm.tables import BlockIds, Tables
 
 FINISHED_WELL = frozenset({"FINISHED_LENGTH_CAPPED", "FINISHED_STOPPED"})
@@ -249,23 +249,8 @@ class Prefills:
     def _answer(
         self, prefill: _Prefill, tables: tuple[BlockTable, ...], token_count: int
     ) -> dict[str, Any]:
-        """The `kv_transfer_params` of the answer, which a pull-order router passes on unread."""
-        request = prefill.request
-        return {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_block_ids": [table.blocks.tolist() for table in tables],
-            "remote_engine_id": self.settings.engine_id,
-            "remote_request_id": request.request_id,
-            "remote_host": self.settings.host,
-            "remote_port": self.settings.port,
-            "tp_size": self.settings.tensor_ranks,
-            "pp_size": self.settings.pipeline_ranks,
-            "dcp_size": 1,
-            "remote_num_tokens": token_count,
-            "transfer_mode": self.settings.mode,
-            TRANSFER_NAME_KEY: prefill.transfer_id,
-        }
+        request, name = prefill.request, prefill.transfer_id
+        return answer(self.settings, request, name, tables, token_count=token_count)
 
 
 def _expect(prefill: _Prefill) -> Expect:

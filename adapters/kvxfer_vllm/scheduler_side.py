@@ -22,7 +22,8 @@ from kvxfer_vllm.config import Settings, port_of_rank
 from kvxfer_vllm.metadata import Decline, Drop, Order, Receive, Refuse, StepOrders
 from kvxfer_vllm.names import derived_name, explicit_name
 from kvxfer_vllm.params import MODE_KEY, Leg, LegParams, parse_params, traceparent_of
-from kvxfer_vllm.prefills import Prefills
+from kvxfer_vllm.prefills import Finished, Prefills
+from kvxfer_vllm.readback import keep, wish_for
 from kvxfer_vllm.tables import BlockIds, Tables
 
 logger = logging.getLogger("vllm.kvxfer")
@@ -41,6 +42,11 @@ class _Phase(Enum):
 class _Consumer:
     transfer_id: TransferId
     params: LegParams
+    token_stop: int
+    """Tokens [0, token_stop) of the prompt are to be had, less what is found here."""
+    tokens_min: int = 1
+    """Fewer than these are not worth a load."""
+    is_readback: bool = False
     phase: _Phase = _Phase.NEW
 
     @property
@@ -77,7 +83,9 @@ class SchedulerSide:
             logger.warning("request %s: no KV transfer, %s", request.request_id, params.problem)
         if params.leg is Leg.CONSUME:
             transfer_id = self._name(request.request_id, params)
-            self._consumers[request.request_id] = _Consumer(transfer_id, params)
+            self._consumers[request.request_id] = _Consumer(
+                transfer_id, params, self._prefills.handed_over(request)
+            )
         elif params.leg is Leg.PRODUCE and not params.problem:
             transfer_id = self._name(request.request_id, params)
             begun = self._prefills.begin(
@@ -87,6 +95,7 @@ class SchedulerSide:
                 traceparent=traceparent_of(request, params),
             )
             self._orders.append(begun)
+            self._read_back(request, params)
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int, bool]:
         """How many tokens beyond the local hit will come, and that they come asynchronously."""
@@ -95,8 +104,8 @@ class SchedulerSide:
             return 0, False
         if consumer.params.problem and not self.settings.fail_on_load_failure:
             return 0, False
-        wanted = self._prefills.handed_over(request) - computed_tokens
-        return (wanted, True) if wanted > 0 else (0, False)
+        wanted = consumer.token_stop - computed_tokens
+        return (wanted, True) if wanted >= consumer.tokens_min else (0, False)
 
     def after_alloc(self, request: Any, block_ids: BlockIds, wanted: int) -> None:
         """The request was admitted with `wanted` tokens to load; `block_ids` are all its blocks."""
@@ -108,7 +117,9 @@ class SchedulerSide:
             self._decline(consumer)
         elif consumer.params.problem:
             consumer.phase = _Phase.PARKED
-            self._orders.append(Refuse(request_id=request.request_id, why=consumer.params.problem))
+            blocks = tuple(tuple(group) for group in block_ids)
+            why = consumer.params.problem
+            self._orders.append(Refuse(request_id=request.request_id, blocks=blocks, why=why))
         else:
             consumer.phase = _Phase.PARKED
             self._register(request, consumer, block_ids, wanted)
@@ -128,8 +139,7 @@ class SchedulerSide:
                 self._orders.append(
                     Drop(request_id=request.request_id, transfer_id=consumer.transfer_id)
                 )
-            return False, None
-        finished = self._prefills.finish(request, block_ids)
+        finished = self._end(request, consumer, block_ids)
         if finished is None:
             return False, None
         self._orders += finished.orders
@@ -161,6 +171,37 @@ class SchedulerSide:
         """True while the workers have not been told everything: the engine must make a step."""
         return bool(self._orders)
 
+    def _end(
+        self, request: Any, consumer: _Consumer | None, block_ids: BlockIds
+    ) -> Finished | None:
+        """What another engine may have of a request that has ended."""
+        if consumer is None or consumer.is_readback:
+            return self._prefills.finish(request, block_ids)
+        if not self.settings.bidirectional or consumer.phase is not _Phase.SETTLED:
+            return None
+        return keep(request, block_ids, self.settings, self.tables)
+
+    def _read_back(self, request: Any, params: LegParams) -> None:
+        """P: load what the decode engine of an earlier turn kept, if it is of use here."""
+        if not self.settings.bidirectional:
+            return
+        if params.kept_problem:
+            logger.warning("request %s: no read-back, %s", request.request_id, params.kept_problem)
+        if params.kept is None:
+            return
+        wish = wish_for(params.kept, request, check=self.settings.check_digest)
+        consumer = _Consumer(
+            wish.transfer_id,
+            wish.source,
+            wish.token_stop,
+            tokens_min=max(1, self.settings.load_tokens_min),
+            is_readback=True,
+        )
+        if wish.token_stop:
+            self._consumers[request.request_id] = consumer
+        else:
+            self._decline(consumer)
+
     def _check_role(self, params: LegParams) -> LegParams:
         settings = self.settings
         if params.mode not in ("", settings.mode) and not settings.mode_open:
@@ -185,7 +226,7 @@ class SchedulerSide:
     def _register(
         self, request: Any, consumer: _Consumer, block_ids: BlockIds, wanted: int
     ) -> None:
-        token_stop = self._prefills.handed_over(request)
+        token_stop = consumer.token_stop
         token_start = token_stop - wanted
         register = Register(
             transfer_id=consumer.transfer_id,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, assert_never
 import attrs
 
 from kvxfer.driver import Agent, AgentConfig, Memory, Role, Timings, keys_from
-from kvxfer.driver.commands import Register
 from kvxfer.driver.results import Landed, Lost, Result, Unsent
 from kvxfer.errors import BadValue
 from kvxfer.layout.geometry import RankHolding, Shard
@@ -196,12 +195,17 @@ class WorkerSide:
     def _consume(self, order: Receive | Refuse | Drop | Decline) -> None:
         match order:
             case Receive(request_id=request_id, register=register):
-                self.ledger.open_receive(request_id, self._early_blocks(register))
+                # Under the policy "fail" vLLM ends the request as soon as it hears of bad
+                # blocks, and holds them on; under "recompute" it needs them, and has to wait.
+                # With several groups vLLM takes no word about single blocks.
+                early = self.settings.fail_on_load_failure and len(self.groups) == 1
+                blocks = tuple(table.blocks for table in register.tables)
+                self.ledger.open_receive(request_id, blocks, early=early)
                 if self._tails is not None:
                     self._tails.note(register)
                 self.agent.register(**attrs.asdict(register, recurse=False))
-            case Refuse(request_id=request_id):
-                self.ledger.refuse_receive(request_id)
+            case Refuse(request_id=request_id, blocks=blocks):
+                self.ledger.refuse_receive(request_id, blocks)
             case Drop(request_id=request_id, transfer_id=transfer_id):
                 if self.ledger.is_receiving(request_id):
                     self.agent.cancel(transfer_id, tag=request_id)
@@ -236,17 +240,6 @@ class WorkerSide:
             case _:
                 assert_never(order)
 
-    def _early_blocks(self, register: Register) -> list[int]:
-        """Blocks by which vLLM is told of a lost load before they are let go.
-
-        Under the policy "fail" vLLM then ends the request at once and holds the
-        blocks on; under "recompute" it needs the blocks, so it has to wait.
-        """
-        if not self.settings.fail_on_load_failure or len(self.groups) > 1:
-            # With several groups vLLM takes no word about single blocks.
-            return []
-        return [int(block) for table in register.tables for block in table.blocks]
-
     def _agent_config(self, shard: Shard, memories: tuple[Memory, ...]) -> AgentConfig:
         settings = self.settings
         listens = settings.role is not Role.CONSUMER
@@ -257,6 +250,7 @@ class WorkerSide:
             memories=memories,
             transport=settings.transport,
             transport_options=settings.transport_options,
+            initiator=settings.initiator_of(""),
             listen=(settings.host, port_of_rank(settings.port, shard.rank)) if listens else None,
             timings=Timings(
                 offer_lease_ms=settings.offer_lease_ms,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import attrs
 
-from kvxfer.core.ids import Role
+from kvxfer.core.ids import Initiator, Role
 from kvxfer.driver.keys import KeyFile, Keys
 from kvxfer.driver.tls import TlsFiles
 from kvxfer.errors import BadValue
@@ -68,6 +68,9 @@ class AgentConfig:
     tls: TlsFiles | None = None
     """Control connections over TLS, with certificates on both sides; besides keys."""
     check_digest: bool = True
+    initiator: Initiator = Initiator.PRODUCER
+    """Consumer: CONSUMER where this agent is meant to read (pull). The start then fails where the
+    transport cannot, instead of every transfer. Each registration says for itself who moves it."""
     part_tokens: int = 0
     """Producer: parts end at multiples of so many tokens, so that they can leave while the
     prefill runs; the engine's chunk size is a good choice. 0: one part for all tokens."""

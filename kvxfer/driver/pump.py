@@ -23,11 +23,13 @@ from kvxfer.core.ids import (
     FEATURES,
     Feature,
     Incarnation,
+    Initiator,
     LinkId,
     OpId,
     Peer,
     PeerKey,
     Reason,
+    Role,
 )
 from kvxfer.core.messages import Done, Message
 from kvxfer.core.session import Session
@@ -135,12 +137,20 @@ class Pump:
             self._regions.append(region)
 
     def _check_caps(self) -> None:
-        """Push needs a write whose notification comes after its bytes are visible (Q1)."""
+        """Push needs a write whose notification comes after its bytes are visible (Q1).
+
+        A producer alone lends its memory to whoever reads; it posts no read itself.
+        """
         caps = self.ops.caps(self._transport)
         missing = (Caps.WRITE | Caps.NOTIFY_AFTER_VISIBLE) & ~caps
         if missing or caps & Caps.NEEDS_FLUSH:
             self.ops.close(self._transport)
             bound = "WRITE and NOTIFY_AFTER_VISIBLE, and no NEEDS_FLUSH: this version cannot flush"
+            raise BadValue(f"capabilities of {self.ops.name}", str(caps), bound)
+        pulls = self.config.initiator is Initiator.CONSUMER and self.config.role & Role.CONSUMER
+        if pulls and not caps & Caps.READ:
+            self.ops.close(self._transport)
+            bound = "READ: with initiator CONSUMER (pull) this agent reads its producers' memory"
             raise BadValue(f"capabilities of {self.ops.name}", str(caps), bound)
 
     def _features(self) -> Feature:

@@ -47,6 +47,13 @@ def test_in_tree_keys_are_read_or_left_alone() -> None:
         }
     )
     assert (read.offer_lease_ms, read.deadline_ms) == (12_000, 7_500)
+    assert (read.bidirectional, read.kept_ms, read.load_tokens_min) == (True, 480_000, 64)
+
+
+def test_read_back_needs_both_ends_of_every_engine() -> None:
+    assert settings(kv_role="kv_consumer").role is Role.CONSUMER
+    both = settings({"bidirectional_kv_xfer": True}, kv_role="kv_consumer")
+    assert both.role is Role.BOTH
 
 
 def test_our_deadline_wins_over_the_in_tree_one() -> None:
@@ -76,6 +83,10 @@ def test_data_parallel_ranks_listen_on_ports_of_their_own() -> None:
         ("mode", None),
         ("stream", "yes"),
         ("split_kv", 1),
+        ("bidirectional_kv_xfer", 1),
+        ("kv_recompute_threshold", -1),
+        ("kv_recompute_threshold", 6.5),
+        ("decoder_kv_blocks_ttl", 0),
         ("transport_options", ["UCX"]),
     ],
 )
@@ -88,6 +99,11 @@ def test_the_mode_is_push_unless_the_name_or_the_option_says_pull() -> None:
     assert (settings().mode, settings().initiator_of("")) == ("push", Initiator.PRODUCER)
     assert settings({"mode": "pull"}).initiator_of("") is Initiator.CONSUMER
     assert settings(named_mode="pull").mode == "pull"
+
+
+def test_a_names_default_gives_way_to_the_option() -> None:
+    assert settings(default_mode="pull").mode == "pull"
+    assert settings({"mode": "push"}, default_mode="pull").mode == "push"
 
 
 def test_an_option_against_the_connectors_name_is_refused() -> None:

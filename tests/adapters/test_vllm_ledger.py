@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ def let_go(tag: str) -> LetGo:
 
 def test_a_landed_receive() -> None:
     ledger = Ledger()
-    ledger.open_receive("a")
+    ledger.open_receive("a", (), early=False)
     assert ledger.is_receiving("a")
     ledger.apply([landed("a"), let_go("a")])
     report = ledger.take()
@@ -38,7 +39,7 @@ def test_a_landed_receive() -> None:
 
 def test_a_lost_receive_waits_for_let_go() -> None:
     ledger = Ledger()
-    ledger.open_receive("a")
+    ledger.open_receive("a", (), early=False)
     ledger.apply([lost("a")])
     assert ledger.take().received == set()
     ledger.apply([let_go("a")])
@@ -48,8 +49,8 @@ def test_a_lost_receive_waits_for_let_go() -> None:
 
 def test_a_lost_receive_names_its_blocks_at_once_and_only_once() -> None:
     ledger = Ledger()
-    ledger.open_receive("a", [5, 6])
-    ledger.open_receive("b", [7])
+    ledger.open_receive("a", [[5, 6]], early=True)
+    ledger.open_receive("b", [[7]], early=True)
     ledger.apply([lost("a"), lost("a"), landed("b"), let_go("b")])
     assert ledger.take_bad_blocks() == {5, 6}
     assert ledger.take_bad_blocks() == set()
@@ -61,29 +62,29 @@ def test_a_lost_receive_names_its_blocks_at_once_and_only_once() -> None:
 
 def test_a_cancelled_receive_names_no_blocks() -> None:
     ledger = Ledger()
-    ledger.open_receive("a", [5, 6])
+    ledger.open_receive("a", [[5, 6]], early=True)
     ledger.apply([Lost(transfer_id=T, attempt=1, tag="a", reason=Reason.CANCELLED_BY_CONSUMER)])
     assert ledger.take_bad_blocks() == set()
 
 
 def test_failure_is_sticky() -> None:
     ledger = Ledger()
-    ledger.open_receive("a")
+    ledger.open_receive("a", (), early=False)
     ledger.apply([lost("a"), landed("a"), let_go("a")])
     assert ledger.take().failed == {"a"}
 
 
 def test_let_go_without_a_verdict_is_a_failure() -> None:
     ledger = Ledger()
-    ledger.open_receive("a")
+    ledger.open_receive("a", (), early=False)
     ledger.apply([let_go("a")])
     assert ledger.take().failed == {"a"}
 
 
 def test_two_requests_of_one_transfer_are_kept_apart() -> None:
     ledger = Ledger()
-    ledger.open_receive("old")
-    ledger.open_receive("new")
+    ledger.open_receive("old", (), early=False)
+    ledger.open_receive("new", (), early=False)
     ledger.apply([lost("old"), landed("new"), let_go("new")])
     report = ledger.take()
     assert (report.received, report.failed) == ({"new"}, set())
@@ -93,9 +94,23 @@ def test_two_requests_of_one_transfer_are_kept_apart() -> None:
 
 def test_a_refused_receive_is_reported_as_failed() -> None:
     ledger = Ledger()
-    ledger.refuse_receive("a")
+    ledger.refuse_receive("a", [[3, 4]])
     report = ledger.take()
     assert (report.received, report.failed) == ({"a"}, {"a"})
+    assert report.failed_blocks == {3, 4}
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_blocks_of_a_failed_receive_come_with_its_report(early: bool) -> None:
+    """A scheduler that does not know of failed requests is told by blocks, not before LetGo."""
+    ledger = Ledger()
+    ledger.open_receive("a", [[5, 6]], early=early)
+    ledger.open_receive("b", [[7]], early=early)
+    ledger.apply([lost("a"), landed("b"), let_go("b")])
+    assert ledger.take().failed_blocks == set()
+    ledger.apply([let_go("a")])
+    assert ledger.take().failed_blocks == {5, 6}
+    assert ledger.take().failed_blocks == set()
 
 
 def test_sends() -> None:
@@ -177,8 +192,8 @@ def test_whatever_the_agent_says_no_id_is_reported_twice_or_unasked(
     results: list[Result], batches: list[int]
 ) -> None:
     ledger = Ledger()
-    ledger.open_receive("a")
-    ledger.open_receive("b")
+    ledger.open_receive("a", (), early=False)
+    ledger.open_receive("b", (), early=False)
     ledger.open_send("c", "c")
     received: list[str] = []
     sent: list[str] = []

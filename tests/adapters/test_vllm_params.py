@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvxfer_vllm.names import derived_name, explicit_name, is_transfer_name
+from kvxfer_vllm.names import derived_name, explicit_name, is_transfer_name, kept_name
 from kvxfer_vllm.params import (
     MODE_KEY,
     RANKS_MAX,
     STREAM_KEY,
     TEXT_BYTES_MAX,
+    TOKENS_DIGEST_KEY,
     TRANSFER_NAME_KEY,
     Leg,
     parse_params,
@@ -144,6 +145,40 @@ def test_any_value_in_a_known_field_gives_a_record(changes: dict[str, object]) -
     if not read.problem and read.leg is Leg.CONSUME:
         assert read.remote_engine_id
         assert 0 < read.remote_port < 65536
+
+
+KEPT = PREFILL | {
+    "remote_block_ids": [[1, 2]],
+    "remote_engine_id": "eng-D",
+    "remote_host": "127.0.0.1",
+    "remote_port": 5610,
+    "remote_request_id": "cmpl-abc-0",
+    "remote_num_tokens": 20,
+}
+
+
+def test_what_a_decode_engine_kept_comes_with_the_prefill_leg() -> None:
+    read = parse_params(KEPT | {TOKENS_DIGEST_KEY: "ab" * 32})
+    assert (read.leg, read.problem, read.kept_problem) == (Leg.PRODUCE, "", "")
+    assert read.kept is not None
+    assert (read.kept.request_id, read.kept.token_count) == ("cmpl-abc-0", 20)
+    assert read.kept.digest == b"\xab" * 32
+    assert parse_params(PREFILL).kept is None
+
+
+@given(
+    st.dictionaries(st.sampled_from([*KEPT, "tp_size", TOKENS_DIGEST_KEY]), JSON, max_size=12),
+)
+def test_any_value_in_those_fields_gives_a_record(changes: dict[str, object]) -> None:
+    read = parse_params(KEPT | changes)
+    if read.kept is not None:
+        assert read.kept.token_count > 0
+        assert is_transfer_name(kept_name(read.kept.request_id))
+
+
+@pytest.mark.parametrize("request_id", ["cmpl-x", "x" * 2000, "a\nb"])
+def test_the_name_of_what_was_kept_is_sound(request_id: str) -> None:
+    assert is_transfer_name(kept_name(request_id))
 
 
 def test_a_long_value_is_cut_in_the_text() -> None:

@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm_real_engine import PROMPT, Engine, write_config
+from vllm_real_engine import PROMPT, Engine, worker_connector, write_config
 
 from kvxfer.driver import Initiator
-from kvxfer.errors import BadValue
+from kvxfer.errors import BadValue, LocalFault
+from kvxfer_vllm.ledger import Report
 
 # Warnings of vLLM and torch are theirs to mend.
-pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.filterwarnings("default"),
+    # The first test of a process imports vLLM, which takes minutes on a busy machine.
+    pytest.mark.timeout(600),
+]
 pytest.importorskip("vllm")
 
 CONSUME = {
@@ -74,7 +81,7 @@ def test_a_load_that_lands(consumer: Engine) -> None:
     assert not consumer.scheduler.connector.scheduler_side._consumers
 
 
-@pytest.mark.parametrize("name", ["NixlPullConnector", "KvxferPullConnector"])
+@pytest.mark.parametrize("name", ["NixlConnector", "NixlPullConnector", "KvxferPullConnector"])
 def test_a_pull_connector_asks_to_read(folder: Path, name: str) -> None:
     engine = Engine(folder, "kv_consumer", "fail", name)
     engine.add("cmpl-a-0-0badcafe", CONSUME)
@@ -83,10 +90,21 @@ def test_a_pull_connector_asks_to_read(folder: Path, name: str) -> None:
 
 
 def test_a_neutral_name_takes_the_mode_from_the_option(folder: Path) -> None:
-    engine = Engine(folder, "kv_consumer", "fail", "NixlConnector", mode="pull")
+    engine = Engine(folder, "kv_consumer", "fail", "NixlConnector", mode="push")
     engine.add("cmpl-a-0-0badcafe", CONSUME)
     (receive,), _, _ = engine.step()
-    assert receive.register.initiator is Initiator.CONSUMER
+    assert receive.register.initiator is Initiator.PRODUCER
+
+
+def test_streaming_needs_the_blocks_of_running_requests(folder: Path) -> None:
+    """vLLM before 0.29 does not show them; it is refused at the start, not in mid-stream."""
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    if hasattr(SchedulerOutput, "kv_connector_block_state"):
+        Engine(folder, "kv_producer", "fail", "NixlPushConnector", stream=True)
+        return
+    with pytest.raises(LocalFault, match="stream"):
+        Engine(folder, "kv_producer", "fail", "NixlPushConnector", stream=True)
 
 
 def test_an_option_against_the_name_stops_the_start(folder: Path) -> None:
@@ -105,8 +123,7 @@ def test_an_aborted_load_frees_its_blocks_only_after_the_report(consumer: Engine
     assert names(orders) == ["Drop"]
     assert consumer.free_blocks() == free - 3
     assert consumer.scheduler.has_requests()
-    report = {"cmpl-a-0-0badcafe"}
-    consumer.step(finished_recving=report, failed_recving=report)
+    consumer.step(**consumer.failed("cmpl-a-0-0badcafe"))
     assert consumer.free_blocks() == free
 
 
@@ -124,8 +141,7 @@ def test_a_failed_load_ends_the_request_by_policy(consumer: Engine) -> None:
     free = consumer.free_blocks()
     consumer.add("cmpl-a-0-0badcafe", CONSUME)
     consumer.step()
-    report = {"cmpl-a-0-0badcafe"}
-    _, outputs, _ = consumer.step(finished_recving=report, failed_recving=report)
+    _, outputs, _ = consumer.step(**consumer.failed("cmpl-a-0-0badcafe"))
     assert outputs[0].finish_reason.name == "ERROR"
     assert consumer.free_blocks() == free
 
@@ -140,8 +156,7 @@ def test_a_lost_load_ends_its_request_at_once_and_its_blocks_stay(consumer: Engi
     orders, _, _ = consumer.step()
     assert names(orders) == ["Drop"]
     assert consumer.free_blocks() == free - 3
-    report = {"cmpl-a-0-0badcafe"}
-    consumer.step(finished_recving=report, failed_recving=report)
+    consumer.step(**consumer.failed("cmpl-a-0-0badcafe"))
     assert consumer.free_blocks() == free
 
 
@@ -149,20 +164,43 @@ def test_a_failed_load_is_computed_here_by_the_other_policy(folder: Path) -> Non
     engine = Engine(folder, "kv_consumer", "recompute", "KvxferPushConnector")
     engine.add("cmpl-a-0-0badcafe", CONSUME)
     engine.step()
-    report = {"cmpl-a-0-0badcafe"}
-    engine.step(finished_recving=report, failed_recving=report)
+    engine.step(**engine.failed("cmpl-a-0-0badcafe"))
     orders, outputs, scheduled = engine.step()
     assert names(orders) == []
     assert scheduled == {"cmpl-a-0-0badcafe": len(PROMPT)}
     assert outputs[0].new_token_ids == [7]
 
 
+def test_a_worker_tells_a_failure_by_request_and_by_blocks(consumer: Engine) -> None:
+    """vLLM before 0.30 asks `get_finished` and then for blocks; later ones ask for the results."""
+    from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+    import kvxfer_vllm
+
+    config, caches = consumer.config, consumer.scheduler.kv_cache_config
+    worker = worker_connector(kvxfer_vllm.NixlPushConnector, config, caches)
+    report = Report(
+        sent=frozenset({"s"}),
+        received=frozenset({"r", "f"}),
+        failed=frozenset({"f"}),
+        failed_blocks=frozenset({5, 6}),
+    )
+    worker._worker = SimpleNamespace(take_report=lambda: report, take_bad_blocks=lambda: {9})
+    assert worker.get_finished(set()) == ({"s"}, {"r", "f"})
+    assert worker.get_block_ids_with_load_errors() == {5, 6, 9}
+    assert worker.get_block_ids_with_load_errors() == {9}
+    if not hasattr(base, "KVConnectorTransferResults"):
+        return
+    results = worker.get_transfer_results(set())
+    assert (results.finished_recving, results.failed_recving) == ({"r", "f"}, {"f"})
+    assert worker.get_block_ids_with_load_errors() == {9}
+
+
 def test_unusable_parameters_fail_the_request_and_nothing_else(consumer: Engine) -> None:
     consumer.add("cmpl-a-0-0badcafe", CONSUME | {"remote_port": None})
     orders, _, _ = consumer.step()
     assert names(orders) == ["Refuse"]
-    report = {"cmpl-a-0-0badcafe"}
-    _, outputs, _ = consumer.step(finished_recving=report, failed_recving=report)
+    _, outputs, _ = consumer.step(**consumer.failed("cmpl-a-0-0badcafe"))
     assert outputs[0].finish_reason.name == "ERROR"
 
 
@@ -222,7 +260,8 @@ def test_statistics_pass_through_vllms_own_classes() -> None:
     cls = kvxfer_vllm.NixlPushConnector
     # From the worker to EngineCore it is pickled, from there on it is plain data.
     sent = pickle.loads(pickle.dumps(cls.build_kv_connector_stats(data)))
-    total = cls.build_kv_connector_stats().aggregate(cls.build_kv_connector_stats(sent.to_dict()))
+    plain = sent.to_dict() if hasattr(sent, "to_dict") else sent.data
+    total = cls.build_kv_connector_stats().aggregate(cls.build_kv_connector_stats(plain))
     assert total.reduce()["Num successful transfers"] == 1
     metrics = cls.build_prom_metrics(
         VllmConfig(),

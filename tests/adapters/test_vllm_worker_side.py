@@ -257,7 +257,7 @@ def test_a_lost_load_is_told_before_its_blocks_are_let_go(fail: bool, blocks: se
 
 def test_a_refused_load_never_reaches_the_agent() -> None:
     side, agent = worker()
-    side.deliver(step(1, Refuse(request_id="a", why="remote_port")))
+    side.deliver(step(1, Refuse(request_id="a", blocks=((1, 2),), why="remote_port")))
     report = side.take_report()
     assert (report.received, report.failed) == ({"a"}, {"a"})
     assert agent.calls == []

@@ -5,10 +5,13 @@ A test plans steps and gives the outputs that a worker would give.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 BLOCK = 16
 BLOCKS = 20
@@ -27,6 +30,8 @@ class Engine:
         *,
         step_tokens: int = 256,
         async_scheduling: bool = False,
+        prefix_caching: bool = False,
+        module: str = "kvxfer_vllm",
         window: int = 0,
         states: bool = False,
         **extra: Any,
@@ -54,8 +59,8 @@ class Engine:
         model = ModelConfig(
             model=str(folder), skip_tokenizer_init=True, dtype="float32", max_model_len=256
         )
-        cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=False)
-        config = VllmConfig(
+        cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=prefix_caching)
+        self.config = VllmConfig(
             model_config=model,
             cache_config=cache,
             scheduler_config=SchedulerConfig(
@@ -68,7 +73,7 @@ class Engine:
             device_config=DeviceConfig("cpu"),
             kv_transfer_config=KVTransferConfig(
                 kv_connector=connector,
-                kv_connector_module_path="kvxfer_vllm",
+                kv_connector_module_path=module,
                 kv_role=role,
                 engine_id="eng-P",
                 kv_load_failure_policy=policy,
@@ -86,13 +91,13 @@ class Engine:
             groups.append(KVCacheGroupSpec(["l2"], state))
         kind = AsyncScheduler if async_scheduling else Scheduler
         self.scheduler = kind(
-            vllm_config=config,
+            vllm_config=self.config,
             kv_cache_config=KVCacheConfig(
                 num_blocks=BLOCKS,
                 kv_cache_tensors=[],
                 kv_cache_groups=groups,
             ),
-            structured_output_manager=StructuredOutputManager(config),
+            structured_output_manager=StructuredOutputManager(self.config),
             block_size=256 if states else BLOCK,
             hash_block_size=BLOCK,
             log_stats=False,
@@ -115,6 +120,7 @@ class Engine:
             prompt_token_ids=list(prompt),
             sampling_params=sampling,
             pooling_params=None,
+            block_hasher=_block_hasher(),
         )
         assert request.kv_transfer_params == params
         self.scheduler.add_request(request)
@@ -141,6 +147,15 @@ class Engine:
         outputs = self.scheduler.update_from_output(plan, output)
         return [o for group in outputs.values() for o in group.outputs]
 
+    def failed(self, request_id: str) -> dict[str, set[Any]]:
+        """The report of a failed load, in the words that this vLLM understands."""
+        from vllm.v1.outputs import KVConnectorOutput
+
+        if hasattr(KVConnectorOutput(), "failed_recving"):
+            return {"finished_recving": {request_id}, "failed_recving": {request_id}}
+        (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(request_id)
+        return {"finished_recving": {request_id}, "invalid_block_ids": set(blocks)}
+
     def samples(self, plan: Any, request_id: str) -> bool:
         """True where the step computes the request to its end, so that a token comes of it."""
         request = self.scheduler.requests.get(request_id)
@@ -156,6 +171,28 @@ class Engine:
 
     def free_blocks(self) -> int:
         return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
+def worker_connector(kind: Any, config: Any, caches: Any) -> Any:
+    """A connector in the worker's role, of a lone worker without process groups."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+    from kvxfer_vllm import compat
+    from kvxfer_vllm.place import Place
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compat, "place_of_worker", Place)
+        return kind(config, KVConnectorRole.WORKER, caches)
+
+
+@functools.cache
+def _block_hasher() -> Any:
+    """What an engine gives each request for its prefix cache. The seed is drawn at random, once."""
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+    init_none_hash(sha256)
+    return get_request_block_hasher(BLOCK, sha256)
 
 
 def write_config(folder: Path) -> None:

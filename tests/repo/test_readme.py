@@ -27,6 +27,6 @@ def test_every_make_target_that_is_named_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for page in PAGES:
         for target in re.findall(
-            r"^ {4}make (\w+)", page.read_text(encoding="utf-8"), re.MULTILINE
+            r"^ {4}make (\w[\w-]*)", page.read_text(encoding="utf-8"), re.MULTILINE
         ):
             assert f"\n{target}:" in makefile, f"{page.name} names make {target}"

@@ -108,11 +108,11 @@ class Client:
         """Send a completion request and wait for its end."""
         return await self.start(url, body, request_id).result()
 
-    async def is_up(self, url: str) -> bool:
-        """True where /health answers 200."""
+    async def is_up(self, url: str, path: str = "/health") -> bool:
+        """True where `path` answers 200."""
         timeout = aiohttp.ClientTimeout(total=2)
         try:
-            async with self._session.get(url + "/health", timeout=timeout) as response:
+            async with self._session.get(url + path, timeout=timeout) as response:
                 return response.status == 200
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False

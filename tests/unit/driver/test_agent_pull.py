@@ -146,6 +146,19 @@ def test_a_transport_that_cannot_read_serves_push_only(
     assert isinstance(d.collect(2)[0], Landed)
 
 
+@pytest.mark.parametrize("role", list(Role))
+def test_an_agent_that_is_to_read_does_not_start_on_a_transport_that_cannot(
+    start: Start, monkeypatch: pytest.MonkeyPatch, role: Role
+) -> None:
+    ops = without(open_transport("loopback"), Caps.READ)
+    monkeypatch.setattr("kvxfer.driver.agent.open_transport", lambda _name: ops)
+    if role is Role.PRODUCER:
+        start("P", role, 1, initiator=PULL)
+        return
+    with pytest.raises(BadValue, match="READ"):
+        start("D", role, initiator=PULL)
+
+
 def test_close_does_not_hang_on_a_loan(start: Start) -> None:
     """[P1] D holds a lease and is gone without a word; P's close is bounded all the same."""
     quick = Timings(grant_lease_ms=60_000)
