@@ -149,7 +149,7 @@ async def _run_kind(setting: Setting, kind: Kind, dtype: str) -> KindReport:
     pair.end(plain.name)
     reference, rest = found[: len(prompts)], found[len(prompts) :]
     reports = []
-    for mode in (Mode.PUSH, Mode.PULL, Mode.PUSH_STREAM):
+    for mode in kind.modes:
         reports.append(await run_mode(pair, kind, mode, prompts, reference))
         setting.say(f"    {reports[-1]}")
     left = await remains_of(pair)

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from kvxfer.errors import BadValue
-from kvxfer_vllm.pd.engines import EngineShape
+from kvxfer_vllm.pd.engines import EngineShape, Mode
 from kvxfer_vllm.pd.model import write_dense
 from kvxfer_vllm.pd.tiny import LATENT, STATE, WINDOW, write_tiny
 
@@ -36,11 +36,15 @@ class Kind:
     """Tokens at the end of a prompt that D computes itself."""
     options: Mapping[str, Any] = attrs.field(factory=dict)
     """Of both engines' connectors."""
+    modes: tuple[Mode, ...] = (Mode.PUSH, Mode.PULL, Mode.PUSH_STREAM)
 
 
 def _tiny(config: Mapping[str, Any]) -> Callable[[Path], None]:
     return partial(write_tiny, config=config)
 
+
+IN_ONE_STEP = (Mode.PUSH, Mode.PULL)
+"""vLLM's CPU backend computes prompts of such models in one step: no chunk leaves before."""
 
 KINDS = (
     Kind(
@@ -68,6 +72,7 @@ KINDS = (
         name="latent",
         what="multi-head latent attention",
         write=_tiny(LATENT),
+        modes=IN_ONE_STEP,
         prefill=EngineShape(block_tokens=16),
         decode=EngineShape(block_tokens=16),
     ),
@@ -88,6 +93,7 @@ KINDS = (
         name="latent-tp-2-1",
         what="latents, two tensor ranks at P, one at D: the second one has nothing to do",
         write=_tiny(LATENT),
+        modes=IN_ONE_STEP,
         prefill=EngineShape(tensor_ranks=2, block_tokens=16),
         decode=EngineShape(block_tokens=16),
     ),

@@ -58,9 +58,10 @@ LATENT: dict[str, Any] = BASE | {
     "model_type": "deepseek_v2",
     "num_key_value_heads": 4,
     "q_lora_rank": None,
-    "kv_lora_rank": 64,
+    # vLLM's CPU kernel knows latents of 512 + 64 elements only.
+    "kv_lora_rank": 512,
     "qk_nope_head_dim": 32,
-    "qk_rope_head_dim": 32,
+    "qk_rope_head_dim": 64,
     "v_head_dim": 32,
     "n_routed_experts": 2,
     "n_shared_experts": 1,
