@@ -138,12 +138,7 @@ def read_settings(
     deadline_key = "push_registration_timeout"
     if "kvxfer_deadline_s" in extra:
         deadline_key = "kvxfer_deadline_s"
-    transport = extra.get("transport", "nixl")
-    if not isinstance(transport, str) or not transport:
-        raise BadValue("transport", transport, "name of an installed kvxfer transport")
-    options = extra.get("transport_options", {})
-    if not isinstance(options, Mapping):
-        raise BadValue("transport_options", options, "an object")
+    transport, options = _transport(extra)
     check_digest = _flag(extra, "check_prompt_digest", True)
     bidirectional = _flag(extra, "bidirectional_kv_xfer", False)
     stream = _flag(extra, "stream", False)
@@ -155,7 +150,7 @@ def read_settings(
         host=host,
         port=port + data_parallel_index,
         transport=transport,
-        transport_options=dict(options),
+        transport_options=options,
         offer_lease_ms=_seconds_to_ms(extra, "kv_lease_duration", LEASE_S),
         deadline_ms=_seconds_to_ms(extra, deadline_key, DEADLINE_S),
         check_digest=check_digest,
@@ -179,6 +174,16 @@ def read_settings(
         mode_open=not named_mode,
         slots=_pages(extra) == "slots",
     )
+
+
+def _transport(extra: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    name = extra.get("transport", "nixl")
+    if not isinstance(name, str) or not name:
+        raise BadValue("transport", name, "name of an installed kvxfer transport")
+    options = extra.get("transport_options", {})
+    if not isinstance(options, Mapping):
+        raise BadValue("transport_options", options, "an object")
+    return name, dict(options)
 
 
 def port_of_rank(port: int, rank: int) -> int:
