@@ -19,6 +19,7 @@ import pytest
 from neuron_caches import Tensor, nxdi_cache, packed_cache, paged_cache
 from neuron_ends import DEADLINE_S, End, move
 from neuron_fake import Device, build
+from vllm_settings import settings_for
 
 from kvxfer.driver import Initiator, Memory, ProducerAddress, Role, TransferId
 from kvxfer.driver.commands import Offer, Register
@@ -35,7 +36,6 @@ from kvxfer_neuron import Order, place, resolve
 from kvxfer_neuron.hbm import materialise
 from kvxfer_neuron.worker_side import NeuronWorkerSide
 from kvxfer_vllm.cache_groups import CacheGroup
-from kvxfer_vllm.config import Settings
 from kvxfer_vllm.ledger import Report
 from kvxfer_vllm.metadata import Receive, Send, StepOrders
 
@@ -351,19 +351,13 @@ def test_the_worker_sides_of_two_engines_on_devices(
 def worker_side(
     name: str, role: Role, device: Device, options: dict[str, Any]
 ) -> tuple[NeuronWorkerSide, list[Any]]:
-    settings = Settings(
+    settings = settings_for(
         engine_id=name,
         role=role,
-        host="127.0.0.1",
         port=0,
         transport="nixl",
         transport_options=options,
         offer_lease_ms=60_000,
-        deadline_ms=60_000,
-        check_digest=True,
-        allow_unauthenticated=False,
-        fail_on_load_failure=True,
-        randomized_ids=True,
     )
     group = CacheGroup(layers=MODEL["layers"], tokens_per_block=32, manager_blocks=9)
     side = NeuronWorkerSide(settings, (group,), 2)

@@ -9,32 +9,19 @@ import attrs
 import numpy as np
 import pytest
 from neuron_caches import Tensor
+from vllm_settings import settings_for
 
 import kvxfer_neuron
-from kvxfer.driver import Role, TransferId
+from kvxfer.driver import TransferId
 from kvxfer.driver.commands import Offer
 from kvxfer.errors import BadValue, LocalFault
 from kvxfer.layout.geometry import BlockTable, GroupKind
 from kvxfer_neuron.marks import marks_of
 from kvxfer_neuron.worker_side import NeuronWorkerSide
-from kvxfer_vllm.config import Settings
 from kvxfer_vllm.geometry import CacheGroup
 from kvxfer_vllm.metadata import Expect, Send, StepOrders
 
-SETTINGS = Settings(
-    engine_id="e",
-    role=Role.BOTH,
-    host="127.0.0.1",
-    port=0,
-    transport="loopback",
-    transport_options={},
-    offer_lease_ms=1000,
-    deadline_ms=1000,
-    check_digest=True,
-    allow_unauthenticated=False,
-    fail_on_load_failure=True,
-    randomized_ids=True,
-)
+SETTINGS = settings_for(engine_id="e", port=0, offer_lease_ms=1000, deadline_ms=1000)
 GROUP = CacheGroup(layers=("l0",), tokens_per_block=4, manager_blocks=3)
 OFFER = Offer(
     transfer_id=TransferId("r:t"),

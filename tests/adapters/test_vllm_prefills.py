@@ -10,8 +10,9 @@ from typing import Any
 
 import attrs
 import pytest
+from vllm_settings import settings_for
 
-from kvxfer.driver import Initiator, Role
+from kvxfer.driver import Initiator
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.metadata import Abort, Expect, Extend, Halt, Order, Receive, Seal, Send, Stream
 from kvxfer_vllm.params import STREAM_KEY
@@ -42,21 +43,7 @@ class Status(Enum):
 
 
 def settings(**changes: Any) -> Settings:
-    values = Settings(
-        engine_id="eng-P",
-        role=Role.BOTH,
-        host="127.0.0.1",
-        port=5610,
-        transport="loopback",
-        transport_options={},
-        offer_lease_ms=30_000,
-        deadline_ms=60_000,
-        check_digest=True,
-        allow_unauthenticated=False,
-        fail_on_load_failure=True,
-        randomized_ids=True,
-        stream_tokens=PART,
-    )
+    values = settings_for(stream_tokens=PART)
     return attrs.evolve(values, **changes)
 
 

@@ -11,13 +11,12 @@ import attrs
 import numpy as np
 import pytest
 from vllm_loopback_pair import DEADLINE_S, Status, request, tensor
+from vllm_settings import settings_for
 
-from kvxfer.driver import Role
 from kvxfer.errors import LayoutMismatch
 from kvxfer.layout.edges import edges_between
 from kvxfer.layout.geometry import GroupKind, RankHolding
 from kvxfer_vllm.cache_groups import CacheGroup
-from kvxfer_vllm.config import Settings
 from kvxfer_vllm.geometry import describe_groups
 from kvxfer_vllm.pd.ports import pick_ports
 from kvxfer_vllm.place import Place
@@ -34,20 +33,8 @@ GROUPS = {
         layers=("l0",), tokens_per_block=T, manager_blocks=BLOCKS, kind=GroupKind.LATENT
     ),
 }
-SETTINGS = Settings(
-    engine_id="eng",
-    role=Role.BOTH,
-    host="127.0.0.1",
-    port=0,
-    transport="loopback",
-    transport_options={},
-    offer_lease_ms=LEASE_MS,
-    deadline_ms=LEASE_MS,
-    check_digest=True,
-    allow_unauthenticated=False,
-    fail_on_load_failure=True,
-    randomized_ids=True,
-    mode_open=True,
+SETTINGS = settings_for(
+    engine_id="eng", port=0, offer_lease_ms=LEASE_MS, deadline_ms=LEASE_MS, mode_open=True
 )
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import attrs
 import pytest
+from vllm_settings import settings_for
 
 from kvxfer.driver import Role
 from kvxfer_router import Coordinates
 from kvxfer_router.legs import COMPLETIONS, Names, prefill_body, pull_decode_body, push_decode_body
-from kvxfer_vllm.config import Settings
 from kvxfer_vllm.metadata import Expect, Receive, Send
 from kvxfer_vllm.params import Leg, parse_params
 from kvxfer_vllm.scheduler_side import SchedulerSide
@@ -38,20 +38,7 @@ def recorded(name: str) -> Any:
 
 
 def side(role: Role) -> SchedulerSide:
-    settings = Settings(
-        engine_id="eng-P",
-        role=role,
-        host="127.0.0.1",
-        port=5610,
-        transport="loopback",
-        transport_options={},
-        offer_lease_ms=30_000,
-        deadline_ms=60_000,
-        check_digest=True,
-        allow_unauthenticated=False,
-        fail_on_load_failure=True,
-        randomized_ids=True,
-    )
+    settings = settings_for(role=role)
     return SchedulerSide(settings, Tables(groups=(GroupBlocks(tokens_per_block=16),)))
 
 

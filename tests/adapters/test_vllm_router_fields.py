@@ -12,9 +12,9 @@ from typing import Any
 import attrs
 import pytest
 from vllm_loopback_pair import TABLES, Status, request
+from vllm_settings import settings_for
 
 from kvxfer.driver import Role
-from kvxfer_vllm.config import Settings
 from kvxfer_vllm.metadata import Expect, Receive, Send
 from kvxfer_vllm.scheduler_side import SchedulerSide
 
@@ -113,21 +113,7 @@ ROUTERS = {
 
 
 def side(role: Role, mode: str) -> SchedulerSide:
-    settings = Settings(
-        engine_id="eng-P",
-        role=role,
-        host="127.0.0.1",
-        port=5610,
-        transport="loopback",
-        transport_options={},
-        offer_lease_ms=30_000,
-        deadline_ms=60_000,
-        check_digest=True,
-        allow_unauthenticated=False,
-        fail_on_load_failure=True,
-        randomized_ids=True,
-        mode=mode,
-    )
+    settings = settings_for(role=role, mode=mode)
     return SchedulerSide(settings, TABLES)
 
 

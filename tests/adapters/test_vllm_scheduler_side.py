@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vllm_settings import settings_for
 
 from kvxfer.driver import Role
-from kvxfer_vllm.config import Settings
 from kvxfer_vllm.digest import prompt_digest
 from kvxfer_vllm.metadata import Abort, Decline, Drop, Expect, Receive, Refuse, Send
 from kvxfer_vllm.params import TRANSFER_NAME_KEY
@@ -46,20 +46,7 @@ def side(
     role: Role = Role.BOTH, *, fail: bool = True, digest: bool = True, grain: int = 1
 ) -> SchedulerSide:
     return SchedulerSide(
-        Settings(
-            engine_id="eng-P",
-            role=role,
-            host="127.0.0.1",
-            port=5610,
-            transport="loopback",
-            transport_options={},
-            offer_lease_ms=30_000,
-            deadline_ms=60_000,
-            check_digest=digest,
-            allow_unauthenticated=False,
-            fail_on_load_failure=fail,
-            randomized_ids=True,
-        ),
+        settings_for(role=role, check_digest=digest, fail_on_load_failure=fail),
         Tables(groups=(GroupBlocks(tokens_per_block=T),), grain=grain),
     )
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import attrs
 import pytest
+from vllm_settings import settings_for
 
-from kvxfer.driver import Initiator, Role
-from kvxfer_vllm.config import Settings
+from kvxfer.driver import Initiator
 from kvxfer_vllm.digest import prompt_digest
 from kvxfer_vllm.metadata import Abort, Receive, Refuse, Send
 from kvxfer_vllm.params import MODE_KEY
@@ -29,21 +29,7 @@ CONSUME = {
     "remote_host": "127.0.0.1",
     "remote_port": 5610,
 }
-SETTINGS = Settings(
-    engine_id="eng",
-    role=Role.BOTH,
-    host="127.0.0.1",
-    port=5610,
-    transport="loopback",
-    transport_options={},
-    offer_lease_ms=30_000,
-    deadline_ms=60_000,
-    check_digest=True,
-    allow_unauthenticated=False,
-    fail_on_load_failure=True,
-    randomized_ids=True,
-    mode_open=True,
-)
+SETTINGS = settings_for(engine_id="eng", mode_open=True)
 
 
 class Status(Enum):

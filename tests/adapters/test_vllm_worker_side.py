@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from vllm_settings import settings_for
 
 from kvxfer.driver import Initiator, KeyFile, KeyRing, Reason, Role, TransferId
 from kvxfer.driver.commands import Grow, Offer, ProducerAddress, Register
@@ -121,19 +122,13 @@ def worker(
 
     side = WorkerSide(
         settings
-        or Settings(
+        or settings_for(
             engine_id="eng",
             role=role,
-            host="127.0.0.1",
-            port=5610,
-            transport="loopback",
             transport_options={"a": 1},
             offer_lease_ms=12_000,
             deadline_ms=34_000,
-            check_digest=True,
-            allow_unauthenticated=False,
             fail_on_load_failure=fail,
-            randomized_ids=True,
         ),
         (CacheGroup(layers=("l0",), tokens_per_block=16, manager_blocks=4),),
         2 * place.tensor_size,

@@ -15,9 +15,9 @@ from typing import Any
 
 import attrs
 import numpy as np
+from vllm_settings import settings_for
 
 from kvxfer.driver import Role
-from kvxfer_vllm.config import Settings
 from kvxfer_vllm.geometry import CacheGroup
 from kvxfer_vllm.ledger import Report
 from kvxfer_vllm.scheduler_side import SchedulerSide
@@ -66,19 +66,8 @@ class Engine:
     @classmethod
     def start(cls, name: str, role: Role, **changes: Any) -> Engine:
         settings = attrs.evolve(
-            Settings(
-                engine_id=name,
-                role=role,
-                host="127.0.0.1",
-                port=0,
-                transport="loopback",
-                transport_options={},
-                offer_lease_ms=10_000,
-                deadline_ms=10_000,
-                check_digest=True,
-                allow_unauthenticated=False,
-                fail_on_load_failure=True,
-                randomized_ids=True,
+            settings_for(
+                engine_id=name, role=role, port=0, offer_lease_ms=10_000, deadline_ms=10_000
             ),
             **changes,
         )
