@@ -183,4 +183,4 @@ def _register(bench: Bench, node: Node, producer: str, name: str) -> None:
 
 
 def _granted(node: Node, name: str) -> bool:
-    return any(r.transfer_id == name and r.step == "granted" for r in node.pump.trace)
+    return any(r.transfer_id == name and r.step == "granted" for r in node.pump.watch.ring)
