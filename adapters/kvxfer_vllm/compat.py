@@ -77,6 +77,24 @@ def transfer_results(report: Report) -> Any:
     )
 
 
+def check_failed_loads(groups: Sequence[CacheGroup]) -> None:
+    """Refuse caches of which this vLLM could not be told that a load has failed.
+
+    Raises LocalFault. Before 0.30 a failed load is told by its blocks. A scheduler with
+    several groups ends its engine at such a word, and a window's list has the null block,
+    which all requests share.
+    """
+    from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+    plain = len(groups) == 1 and groups[0].reach is None
+    if not plain and not hasattr(base, "KVConnectorTransferResults"):
+        raise LocalFault(
+            f"cache groups {', '.join(group.name for group in groups)}: this vLLM learns of failed "
+            "loads by block, so that one group of full attention is served; vLLM 0.30 or later "
+            "serves the others"
+        )
+
+
 def settings_of(vllm_config: Any, named_mode: str, default_mode: str = "push") -> Settings:
     """Read the adapter's settings out of a VllmConfig and vLLM's environment.
 

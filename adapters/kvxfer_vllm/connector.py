@@ -44,6 +44,7 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         compat.check_base(KVConnectorBase_V1)
         groups = cache_groups(kv_cache_config, vllm_config.cache_config.cache_dtype)
+        compat.check_failed_loads(groups)
         settings = compat.settings_of(vllm_config, self.named_mode, self.default_mode)
         tables = Tables.of(
             groups,

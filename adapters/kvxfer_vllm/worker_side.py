@@ -197,8 +197,10 @@ class WorkerSide:
             case Receive(request_id=request_id, register=register):
                 # Under the policy "fail" vLLM ends the request as soon as it hears of bad
                 # blocks, and holds them on; under "recompute" it needs them, and has to wait.
-                # With several groups vLLM takes no word about single blocks.
-                early = self.settings.fail_on_load_failure and len(self.groups) == 1
+                # Of several groups it takes no word about single blocks, and a window's list
+                # has the null block, which all requests share.
+                plain = len(self.groups) == 1 and self.groups[0].reach is None
+                early = self.settings.fail_on_load_failure and plain
                 blocks = tuple(table.blocks for table in register.tables)
                 self.ledger.open_receive(request_id, blocks, early=early)
                 if self._tails is not None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from kvxfer.errors import KvxferError
+from kvxfer.errors import KvxferError, LocalFault
+from kvxfer.layout.geometry import GroupKind
 from kvxfer_vllm import compat
+from kvxfer_vllm.cache_groups import CacheGroup
 
 # Warnings of vLLM and torch are theirs to mend.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
@@ -61,3 +63,28 @@ def test_replicas_and_ranks_are_served() -> None:
     # vLLM itself has put the replica into the engine's id.
     assert settings.engine_id == "eng_dp3"
     assert settings.port == envs.VLLM_NIXL_SIDE_CHANNEL_PORT + 3
+
+
+FULL = CacheGroup(layers=("l0",), tokens_per_block=16, manager_blocks=8, name="full.0")
+WINDOW = CacheGroup(
+    layers=("l1",),
+    tokens_per_block=16,
+    manager_blocks=8,
+    name="window.1",
+    kind=GroupKind.WINDOW,
+    reach=20,
+)
+
+
+@pytest.mark.parametrize("groups", [(FULL, WINDOW), (WINDOW,), (FULL, FULL)])
+def test_a_vllm_that_learns_of_failed_loads_by_block_gets_one_plain_group(
+    monkeypatch: pytest.MonkeyPatch, groups: tuple[CacheGroup, ...]
+) -> None:
+    from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+    monkeypatch.setattr(base, "KVConnectorTransferResults", object, raising=False)
+    compat.check_failed_loads(groups)
+    monkeypatch.delattr(base, "KVConnectorTransferResults")
+    compat.check_failed_loads((FULL,))
+    with pytest.raises(LocalFault, match=f"cache groups .*{groups[-1].name}.*by block"):
+        compat.check_failed_loads(groups)

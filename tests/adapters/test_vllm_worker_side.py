@@ -16,7 +16,7 @@ from kvxfer.driver import Initiator, KeyFile, KeyRing, Reason, Role, TransferId
 from kvxfer.driver.commands import Grow, Offer, ProducerAddress, Register
 from kvxfer.driver.results import Landed, LetGo, Lost, Result, Sent, Unsent
 from kvxfer.errors import BadValue
-from kvxfer.layout.geometry import BlockTable
+from kvxfer.layout.geometry import BlockTable, GroupKind
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.geometry import CacheGroup
 from kvxfer_vllm.metadata import (
@@ -113,6 +113,7 @@ def worker(
     fail: bool = True,
     settings: Settings | None = None,
     place: Place = ALONE,
+    **group: Any,
 ) -> tuple[WorkerSide, StandInAgent]:
     made: list[StandInAgent] = []
 
@@ -130,7 +131,7 @@ def worker(
             deadline_ms=34_000,
             fail_on_load_failure=fail,
         ),
-        (CacheGroup(layers=("l0",), tokens_per_block=16, manager_blocks=4),),
+        (CacheGroup(layers=("l0",), tokens_per_block=16, manager_blocks=4, **group),),
         2 * place.tensor_size,
         place,
         start_agent=start,
@@ -248,6 +249,18 @@ def test_a_lost_load_is_told_before_its_blocks_are_let_go(fail: bool, blocks: se
     agent.results = [Lost(transfer_id=T, attempt=1, tag="a", reason=Reason.DEADLINE)]
     assert side.take_report().received == set()
     assert side.take_bad_blocks() == blocks
+
+
+def test_blocks_of_a_window_are_not_told_one_by_one() -> None:
+    """Among them is vLLM's null block, which other requests have, too."""
+    side, agent = worker(kind=GroupKind.WINDOW, reach=20)
+    side.deliver(step(1, receive("a")))
+    agent.results = [
+        Lost(transfer_id=T, attempt=1, tag="a", reason=Reason.DEADLINE),
+        LetGo(transfer_id=T, attempt=1, tag="a"),
+    ]
+    assert side.take_report().failed == {"a"}
+    assert side.take_bad_blocks() == set()
 
 
 def test_a_refused_load_never_reaches_the_agent() -> None:
