@@ -122,3 +122,13 @@ def test_state_tables_of_the_specification_are_fresh() -> None:
     spec.loader.exec_module(generate)
     text = generate.SPEC.read_text(encoding="utf-8")
     assert generate.rebuilt(text) == text
+
+
+def test_no_link_is_tracked() -> None:
+    """A link points at somebody's machine, an environment's for one."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode != 0:
+        pytest.skip("no git checkout here")
+    assert [line for line in listed.stdout.splitlines() if line.startswith("120000")] == []
