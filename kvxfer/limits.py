@@ -39,7 +39,7 @@ class Limits:
     """Messages of one link; what is more waits unread, in the peer's own buffers."""
     messages_burst_max: int = 10_000
     """So many at once are taken without a pause."""
-    notices_per_turn_max: int = 4096
+    notices_per_turn_max: int = 1024
     """Notifications that are taken in before anything else gets its turn."""
     notices_at_loss_max: int = 65536
     """Notifications that are taken in before the loss of a link is acted on."""

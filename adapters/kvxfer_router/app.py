@@ -221,8 +221,10 @@ async def tell_ready(request: web.Request) -> web.Response:
 
 
 def _serves(pool: Pool) -> bool:
+    # Whoever asks may send no request before the answer is yes, so a pause that is over counts.
+    now_s = time.monotonic()
     return any(
-        engine.health.check_good and engine.health.state is not State.OUT for engine in pool.engines
+        engine.health.check_good and engine.health.admits(now_s, 0) for engine in pool.engines
     )
 
 

@@ -16,9 +16,12 @@ import aiohttp
 
 from kvxfer_router.config import RouterConfig
 from kvxfer_router.engine import CLIENT_ERRORS, end_tasks
+from kvxfer_router.health import State
 from kvxfer_router.pool import Engine, Fleet, Pool
 
 log = logging.getLogger("kvxfer.router")
+
+CHECK_S_MIN = 0.1
 
 
 async def check_once(
@@ -39,12 +42,19 @@ async def check_once(
         log.warning("%s is %s after a check", engine.spec.name, engine.health.state.value)
 
 
+def pause_after(engine: Engine, config: RouterConfig) -> float:
+    """Seconds until the next check: one that is out is missed by requests, so it comes soon."""
+    if engine.health.state is State.OUT:
+        return min(config.check_s, max(config.pause_s, CHECK_S_MIN))
+    return config.check_s
+
+
 async def _check_for_ever(
     pool: Pool, engine: Engine, session: aiohttp.ClientSession, config: RouterConfig
 ) -> None:
     while True:
         await check_once(pool, engine, session, config.check_timeout_s)
-        await asyncio.sleep(config.check_s)
+        await asyncio.sleep(pause_after(engine, config))
 
 
 @asynccontextmanager

@@ -143,7 +143,8 @@ class RouterConfig:
     an engine has had goes to other engines. `auto_push_tokens_max` is the work waiting at
     a prefill engine up to which `Mode.AUTO` is push. `check_s` is the time between two
     health checks of an engine; `failures_max` failures in a row take it out for `pause_s`,
-    twice as long each time up to `pause_s_max`. `trailing_s` is how long the prefill leg
+    twice as long each time up to `pause_s_max`, and checks of it come every `pause_s` then
+    where that is sooner. `trailing_s` is how long the prefill leg
     may outlive an answer of D that is complete. `drain_s` bounds the wait for open
     requests at shutdown.
     """

@@ -8,7 +8,6 @@ of several runs on CPU time of this process alone, with the collector off.
 from __future__ import annotations
 
 import gc
-import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import attrs
 
 from kvxfer.bench.core_pair import LINK, P_KEY, PART, Pair, tables
+from kvxfer.bench.harness import cpu_s
 from kvxfer.core.events import EdgePlan, FenceResult, Register, Resolved, Unreachable
 from kvxfer.core.ids import Attempt, Incarnation, LinkId, Peer, PeerKey, Reason, Role, TransferId
 from kvxfer.core.messages import BlockRuns, Describe, Grant, Header, Welcome
@@ -113,17 +113,6 @@ def _best(rounds: int, one: Callable[[], float]) -> float:
     return min(one() for _ in range(rounds))
 
 
-def _timed(action: Callable[[], object]) -> float:
-    """CPU seconds of this process."""
-    gc.disable()
-    try:
-        started = time.process_time()
-        action()
-        return time.process_time() - started
-    finally:
-        gc.enable()
-
-
 def _through(pair: Pair, live: int, transfers: int, rounds: int) -> tuple[float, float]:
     """Whole transfers, one in for one out: (us per event, events per transfer)."""
     best = float("inf")
@@ -138,7 +127,7 @@ def _through(pair: Pair, live: int, transfers: int, rounds: int) -> tuple[float,
                 pair.register(f"t{live + number}")
                 pair.serve(f"t{number}")
 
-        seconds = _timed(run)
+        seconds = cpu_s(run)
         events = pair.events - before
         best = min(best, seconds * 1e6 / events)
         first = last
@@ -156,7 +145,7 @@ def _renewal(live: int, rounds: int) -> float:
             for _ in range(repeats):
                 pair.advance(pair.now_ms + timings.renew_ms)
 
-        return _timed(run) * 1e6 / (live * repeats)
+        return cpu_s(run) * 1e6 / (live * repeats)
 
     return _best(rounds, one)
 
@@ -177,7 +166,7 @@ def _expiry(live: int) -> float:
             for number in range(live):
                 pair.advance(timings.transfer_deadline_ms + number)
 
-        spent += _timed(run)
+        spent += cpu_s(run)
         assert pair.tells == 2 * live
     return spent * 1e6 / (live * repeats)
 
@@ -203,7 +192,7 @@ def _far_links(pair: Pair, count: int) -> float:
             pair.consumer.close_link(link, Reason.PEER_LOST, pair.now_ms)
             pair.consumer.poll()
 
-    return _timed(run) * 1e6 / count
+    return cpu_s(run) * 1e6 / count
 
 
 def _far_fences(pair: Pair, count: int) -> float:
@@ -214,7 +203,7 @@ def _far_fences(pair: Pair, count: int) -> float:
             pair.consumer.needs_fence(peer)
             pair.consumer.handle(Unreachable(peer=FAR, reason=Reason.UNREACHABLE), pair.now_ms)
 
-    return _timed(run) * 1e6 / count
+    return cpu_s(run) * 1e6 / count
 
 
 # --- memory ---

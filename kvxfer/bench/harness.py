@@ -22,6 +22,24 @@ Fact = str | int | float | bool
 ROUNDS_MAX = 100_000
 
 
+def percentile(samples: Sequence[float], percent: int) -> float | None:
+    """The sample below which `percent` of 100 lie; None where there is none."""
+    if not samples:
+        return None
+    return sorted(samples)[min(len(samples) - 1, len(samples) * percent // 100)]
+
+
+def cpu_s(action: Callable[[], object]) -> float:
+    """CPU seconds of this process in `action`; the cyclic collector stands still meanwhile."""
+    gc.disable()
+    try:
+        started = time.process_time()
+        action()
+        return time.process_time() - started
+    finally:
+        gc.enable()
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Case:
     """One thing to time: `run` is called once per round and its result dropped.
@@ -47,10 +65,7 @@ class Row:
 
     def ms(self, percent: int) -> float | None:
         """The sample below which `percent` of 100 lie; None where nothing was measured."""
-        if not self.samples_ms:
-            return None
-        ordered = sorted(self.samples_ms)
-        return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+        return percentile(self.samples_ms, percent)
 
     @property
     def ms_p50(self) -> float | None:

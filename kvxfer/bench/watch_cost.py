@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any
 
 import attrs
 
+from kvxfer.bench.harness import cpu_s
 from kvxfer.core import effects as fx
 from kvxfer.core.ids import Attempt, Part, PeerKey, Role, TransferId
 from kvxfer.driver import commands as cmd
@@ -140,7 +140,10 @@ def _transfer(watch: Watch | _Nobody, number: int) -> None:
 
 
 def _best(rounds: int, transfers: int, make: Callable[[], Watch | _Nobody]) -> float:
-    found = [_timed(partial(_transfers, make(), transfers)) for _ in range(rounds)]
+    found = []
+    for _ in range(rounds):
+        gc.collect()
+        found.append(cpu_s(partial(_transfers, make(), transfers)))
     return min(found) * 1e6 / transfers
 
 
@@ -164,7 +167,8 @@ def _sink_us(rounds: int, transfers: int, sinks: Iterator[Any]) -> float | None:
     ]
     found = []
     for _, sink in zip(range(rounds), sinks, strict=False):
-        found.append(_timed(partial(sink.take, batch, 0)))
+        gc.collect()
+        found.append(cpu_s(partial(sink.take, batch, 0)))
         sink.close()
     return min(found) * 1e6 / transfers if found else None
 
@@ -186,15 +190,3 @@ def _span_sinks() -> Iterator[Any]:
         return
     while True:
         yield SpanSink("D", 0, TracerProvider())
-
-
-def _timed(action: Callable[[], object]) -> float:
-    """CPU seconds of this process."""
-    gc.collect()
-    gc.disable()
-    try:
-        started = time.process_time()
-        action()
-        return time.process_time() - started
-    finally:
-        gc.enable()

@@ -184,10 +184,22 @@ class Loop:
                 meter.turn.observe((clock_ms() - now_ms) / 1e3)
                 meter.cpu_s = time.thread_time()
                 pause_s = POLL_MIN_S
-                await trio.lowlevel.checkpoint()
+                await self._breathe(now_ms, turn)
             else:
                 await self._rest(pause_s)
                 pause_s = min(pause_s * 2, POLL_MAX_S)
+
+    async def _breathe(self, began_ms: float, turn: Turn) -> None:
+        """Let the loop's other tasks run, and under a flood the engine's threads, too.
+
+        A loop that is kept busy by what is good for nothing leaves at least half of the time:
+        else the engine would wait for the interpreter lock again and again.
+        """
+        if turn.flooded:
+            self.pump.session.ctx.counters["flood_pauses"] += 1
+            await trio.sleep((clock_ms() - began_ms) / 1e3)
+        else:
+            await trio.lowlevel.checkpoint()
 
     async def _rest(self, pause_s: float) -> None:
         """Sleep until woken, until the next deadline, or for a poll's pause."""

@@ -64,6 +64,8 @@ class Turn:
     drained: bool = False
     """All that was there when the agent was told to drain has ended."""
     progressed: bool = False
+    flooded: bool = False
+    """As many notices came as a turn may take, and most were good for nothing."""
 
 
 def draw_nonce() -> bytes:
@@ -310,17 +312,20 @@ class Pump:
             moved = moved or count > 0
             if count < COMPLETIONS_PER_POLL:
                 break
-        taken = 0
+        return self._drain_notices(notices_max) > 0 or moved
+
+    def _drain_notices(self, notices_max: int) -> int:
+        taken = good = 0
         self._more_notices = True
         while taken < notices_max:
             status, notices = self.ops.poll_notifications(self._transport, NOTIFICATIONS_PER_POLL)
-            for handle, payload in notices:
-                self._notification(handle, payload)
+            good += sum(self._notification(handle, payload) for handle, payload in notices)
             taken += len(notices)
             if status < 0 or len(notices) < NOTIFICATIONS_PER_POLL:
                 self._more_notices = False
                 break
-        return moved or taken > 0
+        self._turn.flooded = self._more_notices and good < taken / 2
+        return taken
 
     def _completed(self, request: int, status: int) -> None:
         is_read = self.poster.is_read(request)
@@ -333,26 +338,28 @@ class Pump:
         for event in events:
             self._op_event(event)
 
-    def _notification(self, handle: int, payload: bytes) -> None:
+    def _notification(self, handle: int, payload: bytes) -> bool:
+        """False where it cannot come from a peer that we have a link with."""
         remote = self.peers.by_handle.get(handle)
         channel = self._channels.get(remote.link) if remote is not None else None
         if remote is None or channel is None:
             self.session.ctx.counters["late_messages"] += 1
-            return
+            return False
         opened = channel.opened_notice(payload)
         if opened is None:
             # Whoever can send to our transport can send this. It must not end the link of
             # the peer in whose name it came.
             self.session.ctx.counters["forged_notices"] += 1
-            return
+            return False
         try:
             message: Message = decode(opened, self.config.limits)
             if not isinstance(message, Done):
                 raise RemoteFault("notification", type(message).__name__, "DONE")
         except RemoteFault as fault:
             self.session.fault(remote.link, str(fault), int(self._now_ms))
-            return
+            return True
         self.session.receive(remote.link, message, int(self._now_ms))
+        return True
 
     def _op_event(self, event: ev.OpEnded | ev.OpNotPosted) -> None:
         self.session.handle(event, int(self._now_ms))

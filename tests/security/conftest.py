@@ -9,29 +9,16 @@ from pathlib import Path
 import pytest
 
 from kvxfer.core.ids import Role
-from kvxfer.driver import Agent
 
 sys.path.insert(0, str(Path(__file__).parent))
 from attacker import QUICK, RING, Attacker, Meddle, Relay, Side, toward
-from driver_rig import Start, config, new_memory
+from driver_rig import Start, starting
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start agents; all are closed at the end, and their threads are gone."""
-    sides: list[Side] = []
-
-    def one(engine_id: str, role: Role, seed: int | None = None, **changes: object) -> Side:
-        memory = new_memory(seed)
-        settings = {"keys": RING, "timings": QUICK} | changes
-        side = Side(Agent.start(config(engine_id, role, memory, **settings)), memory)
-        sides.append(side)
-        return side
-
-    yield one
-    for side in sides:
-        side.agent.close(timeout_s=0.5)
-        assert not side.agent._thread.is_alive()
+    yield from starting(keys=RING, timings=QUICK)
 
 
 @pytest.fixture

@@ -203,7 +203,9 @@ def test_a_flood_of_notices_leaves_everything_else_its_turn(pair: Pair) -> None:
     pump.ops = attrs.evolve(pump.ops, poll_notifications=poll)
     for block in range(2, 6):
         fetch(p, d, f"t{block}", block)
-    assert pump.session.ctx.counters["forged_notices"] > 0
+    counters = pump.session.ctx.counters
+    assert counters["forged_notices"] > 0
+    assert counters["flood_pauses"] > 0
     # The loss of a link takes in what was delivered before; there must be an end to that, too.
     (connection,) = d.agent._loop._links.values()
     d.agent._token.run_sync_soon(connection.scope.cancel)

@@ -151,6 +151,15 @@ class Pair:
         self.prefill = attrs.evolve(self.prefill, engine_id=engine_id)
         await self._start_engines([self.prefill])
 
+    async def router_ready(self, limit_s: float) -> bool:
+        """True once the router says that it has engines of both kinds; False after `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        while not await self.setting.client.is_up(self.router_url, "/ready"):
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(POLL_S)
+        return True
+
     def end(self, *names: str) -> None:
         """End these programs, all of the pair's where none is named."""
         ended = [self._running.pop(name) for name in (names or tuple(self._running))]

@@ -38,6 +38,8 @@ LONGEST_ANSWER_TOKENS = 2500
 """Decoded for far longer than a request takes to be staged, also where a token takes 4 ms."""
 """Decoding takes seconds."""
 TRIES = 3
+ROUTER_S = 10.0
+"""The router checks an engine that is out every second."""
 POLL_S = 0.02
 
 
@@ -106,6 +108,8 @@ async def b2(bench: Bench) -> None:
     await bench.restart_producer(pair.prefill.engine_id)
     for index in range(TRIES):
         await bench.note_next(f"b2 {index}", what=f"request {index} after the restart")
+    found = await bench.pair.router_ready(ROUTER_S)
+    bench.note(f"the router has found P again within {ROUTER_S:.0f} s", found)
     await bench.note_next_routed("b2 routed")
     await bench.note_free()
 

@@ -18,6 +18,7 @@ import aiohttp
 import attrs
 
 from kvxfer.bench.environment import environment
+from kvxfer.bench.harness import percentile
 from kvxfer.errors import BadValue, LocalFault
 from kvxfer_vllm.pd.engines import Mode, Stack, Tuning
 from kvxfer_vllm.pd.pair import Pair, Setting
@@ -173,10 +174,9 @@ def figures(times: Sequence[Times | None]) -> dict[str, Any]:
     row: dict[str, Any] = {"requests": len(whole), "failed": len(times) - len(whole)}
     for name in ("ttft", "tpot", "gap_max"):
         key = "gap_s_max" if name == "gap_max" else f"{name}_s"
-        values = sorted(getattr(one, key) * 1e3 for one in whole)
         for percent in (50, 90):
-            at = min(len(values) - 1, len(values) * percent // 100)
-            row[f"{name}_ms_p{percent}"] = round(values[at], 3) if values else None
+            found = percentile([getattr(one, key) * 1e3 for one in whole], percent)
+            row[f"{name}_ms_p{percent}"] = None if found is None else round(found, 3)
     return row
 
 

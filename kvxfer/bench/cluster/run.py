@@ -16,8 +16,9 @@ from kvxfer.bench.cluster.costs import Costs
 from kvxfer.bench.cluster.engines import Decode, Prefill, PrefixCache
 from kvxfer.bench.cluster.events import Events
 from kvxfer.bench.cluster.router import Router
-from kvxfer.bench.cluster.trace import Request, percentile
+from kvxfer.bench.cluster.trace import Request
 from kvxfer.bench.cluster.ways import Way
+from kvxfer.bench.harness import percentile
 from kvxfer.errors import BadValue
 
 ENGINES_MAX = 100_000

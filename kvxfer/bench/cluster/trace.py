@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +97,3 @@ def drawn(
         requests.append(Request(arrive_s=now_s, tokens=tokens, output_tokens=output_tokens))
         now_s += (jitter * draw.expovariate(1.0) + 1 - jitter) / rate
     return requests
-
-
-def percentile(values: Sequence[float], percent: float) -> float | None:
-    """The value below which `percent` of 100 lie; None of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]

@@ -49,7 +49,8 @@ WAYS: Final = {
         Way(name="push-steps"),
         Way(name="push", step_polls=False),
         Way(name="stream", step_polls=False, stream=True),
-        # docs/benchmarks/gpu.md: 2.25 GiB of 64 KiB blocks by one copy kernel over NVLink.
+        # docs/benchmarks/gpu.md: 2.25 GiB of 64 KiB blocks by one copy kernel over NVLink; the
+        # host's share is a prototype's (docs/benchmarks/cluster.md).
         Way(name="push-copy", step_polls=False, copy_bytes_per_s=325e9, copy_base_us=450.0),
     )
 }

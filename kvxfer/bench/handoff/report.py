@@ -12,15 +12,16 @@ from typing import Any
 
 import attrs
 
+from kvxfer.bench import harness
 from kvxfer.bench.handoff.setting import Setting
 
 
-def percentile(samples: Sequence[float], percent: float) -> float:
-    """The sample below which `percent` of 100 lie. Raises ValueError where there is none."""
-    if not samples:
+def percentile(samples: Sequence[float], percent: int) -> float:
+    """As the harness takes it. Raises ValueError where there is no sample."""
+    found = harness.percentile(samples, percent)
+    if found is None:
         raise ValueError("no samples")
-    ordered = sorted(samples)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+    return found
 
 
 @attrs.define(eq=False)

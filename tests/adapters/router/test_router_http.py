@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from kvxfer_router import Mode
+from kvxfer_router.checks import pause_after
 
 BODY = {"model": "tiny", "prompt": "one two three"}
 
@@ -60,6 +62,28 @@ async def test_ready_when_both_engines_are_healthy(pair: Any) -> None:
         await net.check(net.decode)
         status, state = await net.get("/ready")
         assert (status, state["ready"], state["decode"][0]["check"]) == (503, False, False)
+
+
+async def test_ready_again_although_nobody_has_sent_a_request_since(pair: Any) -> None:
+    """Whoever heeds /ready sends none before; that one would have ended the pause."""
+    async with pair(Mode.PUSH, pause_s=0.0) as net:
+        await net.until_checked()
+        await net.take_out(net.decode)
+        assert (await net.get("/ready"))[0] == 503
+        net.decode.health_status = 200
+        await net.check(net.decode)
+        assert (await net.get("/ready"))[0] == 200
+
+
+async def test_an_engine_that_is_out_is_checked_as_soon_as_its_pause_is_over(pair: Any) -> None:
+    """Until then requests have to do without it."""
+    async with pair(Mode.PUSH, pause_s=2.0, check_s=5.0) as net:
+        engine, config = net.engines[net.decode.url], net.shared.config
+        assert pause_after(engine, config) == 5.0
+        await net.take_out(net.decode)
+        assert pause_after(engine, config) == 2.0
+        assert pause_after(engine, attrs.evolve(config, check_s=1.0)) == 1.0
+        assert pause_after(engine, attrs.evolve(config, pause_s=0.0)) > 0.0
 
 
 @pytest.mark.parametrize(("policy", "status"), [("fail", 503), ("decode", 200)])

@@ -18,9 +18,10 @@ from kvxfer.bench.cluster.engines import Decode, Line, Prefill, PrefixCache
 from kvxfer.bench.cluster.events import Events
 from kvxfer.bench.cluster.router import POLICIES
 from kvxfer.bench.cluster.run import Cluster, Fleet
-from kvxfer.bench.cluster.trace import Request, drawn, percentile, read_trace
+from kvxfer.bench.cluster.trace import Request, drawn, read_trace
 from kvxfer.bench.cluster.validate import Cell, validate
 from kvxfer.bench.cluster.ways import WAYS
+from kvxfer.bench.harness import percentile
 from kvxfer.cli import main
 from kvxfer.errors import BadValue
 

@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 import attrs
+from core_rig import LONG_MS, linked, told
 
 from kvxfer.core.ids import Feature
 from kvxfer.core.messages import Drain
-from kvxfer.testing.between import Cable
 from kvxfer.testing.duet import Duet
-
-LONG_MS = 10_000_000
-
-
-def linked(**settings: object) -> tuple[Duet, Cable]:
-    duet = Duet(**settings)
-    return duet, duet.link_up()
-
-
-def told(duet: Duet, tag: str) -> list[str]:
-    names = []
-    for effect in duet.told:
-        if effect.tag == tag:
-            reason = getattr(effect, "reason", None)
-            name = type(effect).__name__.removeprefix("Tell")
-            names.append(f"{name}:{reason.name}" if reason is not None else name)
-    return names
 
 
 def test_an_idle_agent_is_drained_at_once() -> None:

@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from core_rig import LONG_MS, linked, told
 
 from kvxfer.core import events as ev
-from kvxfer.testing.between import Cable
 from kvxfer.testing.duet import Duet
-
-LONG_MS = 10_000_000
-
-
-def linked() -> tuple[Duet, Cable]:
-    duet = Duet()
-    return duet, duet.link_up()
-
-
-def told(duet: Duet, tag: str) -> list[str]:
-    """What the engine was told of a request: names, with the reason where there is one."""
-    names = []
-    for effect in duet.told:
-        if effect.tag == tag:
-            reason = getattr(effect, "reason", None)
-            name = type(effect).__name__.removeprefix("Tell")
-            names.append(f"{name}:{reason.name}" if reason is not None else name)
-    return names
 
 
 def evict(duet: Duet, side: str, engine_id: str, rank: int | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from core_rig import LONG_MS, linked, told
 
 from kvxfer.core import events as ev
 from kvxfer.core.ids import Feature, Part, Reason, TransferId
@@ -21,23 +22,6 @@ from kvxfer.core.tables import LoanState, ReaderState
 from kvxfer.limits import Timings
 from kvxfer.testing.between import Cable, Violation
 from kvxfer.testing.duet import D_KEY, P_KEY, Duet
-
-LONG_MS = 10_000_000
-
-
-def linked(**settings: object) -> tuple[Duet, Cable]:
-    duet = Duet(**settings)
-    return duet, duet.link_up()
-
-
-def told(duet: Duet, tag: str) -> list[str]:
-    names = []
-    for effect in duet.told:
-        if effect.tag == tag:
-            reason = getattr(effect, "reason", None)
-            name = type(effect).__name__.removeprefix("Tell")
-            names.append(f"{name}:{reason.name}" if reason is not None else name)
-    return names
 
 
 def lent(duet: Duet, cable: Cable) -> tuple[str, str, list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from core_rig import LONG_MS, linked, told
 
 from kvxfer.core import effects as fx
 from kvxfer.core import events as ev
@@ -12,23 +13,6 @@ from kvxfer.core.messages import NeverPosted, Offer
 from kvxfer.core.sends import Source
 from kvxfer.testing.between import Cable
 from kvxfer.testing.duet import Duet
-
-LONG_MS = 10_000_000
-
-
-def linked(**settings: object) -> tuple[Duet, Cable]:
-    duet = Duet(**settings)
-    return duet, duet.link_up()
-
-
-def told(duet: Duet, tag: str) -> list[str]:
-    names = []
-    for effect in duet.told:
-        if effect.tag == tag:
-            reason = getattr(effect, "reason", None)
-            name = type(effect).__name__.removeprefix("Tell")
-            names.append(f"{name}:{reason.name}" if reason is not None else name)
-    return names
 
 
 def granted(*, pull: bool = False) -> tuple[Duet, Cable, str, str]:

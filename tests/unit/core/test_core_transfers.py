@@ -7,6 +7,7 @@ say what must come out besides.
 
 import attrs
 import pytest
+from core_rig import linked, told
 
 from kvxfer.core import effects as fx
 from kvxfer.core.ids import Attempt, Incarnation, Part, Reason, TransferId
@@ -24,21 +25,6 @@ from kvxfer.core.messages import (
 from kvxfer.limits import Limits, Timings
 from kvxfer.testing.between import Cable
 from kvxfer.testing.duet import Duet
-
-
-def linked(**settings: object) -> tuple[Duet, Cable]:
-    duet = Duet(**settings)
-    return duet, duet.link_up()
-
-
-def told(duet: Duet, tag: str) -> list[str]:
-    names = []
-    for effect in duet.told:
-        if effect.tag == tag:
-            reason = getattr(effect, "reason", None)
-            name = type(effect).__name__.removeprefix("Tell")
-            names.append(f"{name}:{reason.name}" if reason is not None else name)
-    return names
 
 
 def post_all(duet: Duet) -> list[int]:

@@ -9,27 +9,16 @@ from pathlib import Path
 import pytest
 
 from kvxfer.core.ids import Role
-from kvxfer.driver import Agent, Timings
+from kvxfer.driver import Timings
 
 sys.path.insert(0, str(Path(__file__).parent))
-from driver_rig import Side, Start, config, new_memory
+from driver_rig import Side, Start, starting
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start agents; all are closed at the end, and their threads are gone."""
-    sides: list[Side] = []
-
-    def one(engine_id: str, role: Role, seed: int | None = None, **changes: object) -> Side:
-        memory = new_memory(seed)
-        side = Side(Agent.start(config(engine_id, role, memory, **changes)), memory)
-        sides.append(side)
-        return side
-
-    yield one
-    for side in sides:
-        side.agent.close(timeout_s=0.5)
-        assert not side.agent._thread.is_alive()
+    yield from starting()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import attrs
 import numpy as np
@@ -104,3 +104,19 @@ def offer(producer: Side, tid: str, *blocks: int, **changes: object) -> None:
 
 
 Start = Callable[..., Side]
+
+
+def starting(**usual: object) -> Iterator[Start]:
+    """For a fixture: start agents with `usual` settings; all are closed, their threads gone."""
+    sides: list[Side] = []
+
+    def one(engine_id: str, role: Role, seed: int | None = None, **changes: object) -> Side:
+        memory = new_memory(seed)
+        side = Side(Agent.start(config(engine_id, role, memory, **usual | changes)), memory)
+        sides.append(side)
+        return side
+
+    yield one
+    for side in sides:
+        side.agent.close(timeout_s=0.5)
+        assert not side.agent._thread.is_alive()
