@@ -1,9 +1,10 @@
-"""What all tests share: one thread for matrix work, no test that fails for being slow, and the
-sample transport in C, built once."""
+"""What all tests share: one thread for matrix work, no test that fails for being slow, Ctrl-C
+as a terminal has it, and the sample transport in C, built once."""
 
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -19,6 +20,10 @@ use_one_matrix_thread()
 # start from this profile.
 settings.register_profile("kvxfer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kvxfer")
+
+# A shell that starts the tests in the background has Ctrl-C ignored, by the tests' children, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CMA_SOURCE = Path(__file__).parents[1] / "transports" / "kvxfer_capi" / "sample"
 
