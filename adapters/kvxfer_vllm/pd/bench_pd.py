@@ -107,7 +107,11 @@ def _show(report: dict[str, Any]) -> None:
     beside = Table(title="in the same round", title_justify="left")
     for heading in ("load", "way", "what", "median", "95 % interval"):
         beside.add_column(heading)
-    for row in report["rows"]:
+    idle = [row for row in report["rows"] if row["load"] == "idle"]
+    for row in idle:
+        used = f"P {row['p_cpus']:g}, D {row['d_cpus']:g} processors"
+        console.print(f"idle, {row['way']}: {used}", highlight=False)
+    for row in (row for row in report["rows"] if row["load"] != "idle"):
         load = f"{row['tokens']} tokens" + (f" at {row['rate']:g}/s" if row["rate"] else "")
         shown = ("ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "gap_max_ms_p50")
         times.add_row(load, row["way"], *(_ms(row[one]) for one in shown), str(row["failed"]))

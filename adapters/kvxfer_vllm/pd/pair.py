@@ -138,6 +138,10 @@ class Pair:
         for running in self._running.values():
             running.signal_group(signal.SIGSTOP if on else signal.SIGCONT)
 
+    def cpu_seconds(self, spec: EngineSpec) -> float:
+        """Processor time of an engine's processes since they started."""
+        return processes.cpu_seconds(self._running[spec.name].pid)
+
     def log(self, name: str) -> Path:
         """Where the engine called `name` logs."""
         return self.setting.run / f"{name}.log"

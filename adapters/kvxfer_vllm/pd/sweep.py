@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ class Plan:
     open_requests: int = 30
     open_rounds: int = 2
     answer_tokens: int = 16
+    idle_s: float = 5.0
     seed: int = 1
 
     def __attrs_post_init__(self) -> None:
@@ -119,6 +121,24 @@ class Sweep:
             for name, times in found.items()
         ]
 
+    async def idle(self) -> list[dict[str, Any]]:
+        """Nobody asks anything: how much of a processor each engine of a pair uses then."""
+        rows = []
+        for name, pair in self.pairs.items():
+            if name == ALONE:
+                continue
+            async with _Running(self, name):
+                await asyncio.sleep(SETTLE_S)
+                specs, began_s = (pair.prefill, pair.decode), time.monotonic()
+                before = [pair.cpu_seconds(spec) for spec in specs]
+                await asyncio.sleep(self.plan.idle_s)
+                spent = [pair.cpu_seconds(spec) for spec in specs]
+                wall_s = time.monotonic() - began_s
+            p_cpus, d_cpus = ((a - b) / wall_s for a, b in zip(spent, before, strict=True))
+            used = {"p_cpus": round(p_cpus, 3), "d_cpus": round(d_cpus, 3)}
+            rows.append({"load": "idle", "tokens": 0, "rate": 0.0, "way": name} | used)
+        return rows
+
     async def open(self, rate: float) -> list[dict[str, Any]]:
         """Requests that arrive whether or not the last one has been answered."""
         found: dict[str, list[Times | None]] = {name: [] for name in self.pairs}
@@ -178,6 +198,8 @@ async def run_sweep(setting: Setting, plan: Plan, tuning: Tuning) -> dict[str, A
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         sweep = Sweep(plan, setting, session)
         await sweep.start(tuning)
+        setting.say("idle")
+        rows += await sweep.idle()
         for length in plan.lengths:
             setting.say(f"one at a time, {length} tokens")
             rows += await sweep.closed(length)
