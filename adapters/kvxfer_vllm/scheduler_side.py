@@ -189,7 +189,7 @@ class SchedulerSide:
             logger.warning("request %s: no read-back, %s", request.request_id, params.kept_problem)
         if params.kept is None:
             return
-        wish = wish_for(params.kept, request, check=self.settings.check_digest)
+        wish = wish_for(params.kept, request)
         consumer = _Consumer(
             wish.transfer_id,
             wish.source,
