@@ -142,8 +142,9 @@ def read_settings(
     check_digest = _flag(extra, "check_prompt_digest", True)
     bidirectional = _flag(extra, "bidirectional_kv_xfer", False)
     stream = _flag(extra, "stream", False)
-    if stream and not check_digest:
-        raise BadValue("stream", stream, "false where check_prompt_digest is false")
+    for key, value in (("stream", stream), ("bidirectional_kv_xfer", bidirectional)):
+        if value and not check_digest:
+            raise BadValue(key, value, "false where check_prompt_digest is false")
     return Settings(
         engine_id=engine_id,
         role=Role.BOTH if bidirectional else role,

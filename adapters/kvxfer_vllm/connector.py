@@ -43,7 +43,12 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         compat.check_base(KVConnectorBase_V1)
-        groups = cache_groups(kv_cache_config, vllm_config.cache_config.cache_dtype)
+        cache = vllm_config.cache_config
+        groups = cache_groups(
+            kv_cache_config,
+            cache.cache_dtype,
+            prefix_caching=bool(cache.enable_prefix_caching),
+        )
         compat.check_failed_loads(groups)
         settings = compat.settings_of(vllm_config, self.named_mode, self.default_mode)
         tables = Tables.of(
