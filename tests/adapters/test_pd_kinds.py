@@ -63,9 +63,10 @@ def test_an_engine_is_started_as_its_kind_says() -> None:
 
 
 def test_all_engines_of_a_kind_take_its_arguments() -> None:
-    """vLLM's preferred backend for latents and its workers of several stages do not do here."""
+    """vLLM's own choice for latents and its workers of several stages do not do here."""
     for name, pair in (
         ("latent", ("--attention-backend", "CPU_MLA")),
+        ("latent-tp-2-1", ("--compilation-config", '{"custom_ops": ["none"]}')),
         ("pp-2-1", ("--worker-cls", "kvxfer_vllm.pd.staged_worker.StagedWorker")),
     ):
         (kind,) = picked([name])
