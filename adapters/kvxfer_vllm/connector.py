@@ -81,6 +81,11 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
     # --- class hooks ---
 
     @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:  # noqa: ARG003
+        """Registrations do not outlive a sleep on either side, whoever moves the data."""
+        return True
+
+    @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
         """What the option `cache_order` says, or whole pages in one piece.
 
@@ -162,6 +167,12 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
         side = self.worker_side
         packing = compat.page_packing(self._vllm_config, side.groups)
         side.register_caches(kv_caches, packing)
+
+    def unregister_kv_caches(self) -> None:
+        self.worker_side.sleep()
+
+    def restore_kv_caches(self) -> None:
+        self.worker_side.wake()
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
         # Both this hook and the next come before the forward pass. The first one to
