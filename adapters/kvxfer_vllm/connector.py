@@ -192,7 +192,7 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """Offers are made when the prefill has finished, not per layer."""
+        """Offers are made step by step or at the end of a prefill, not per layer."""
 
     def wait_for_save(self) -> None:
         """Sources stay held until reported as sent; nothing waits here."""

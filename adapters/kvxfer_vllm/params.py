@@ -1,7 +1,7 @@
 """Reads a request's `kv_transfer_params`, once, into a frozen record.
 
 Owns the field names that vLLM routers send (vLLM nixl connectors, 0.24 to 0.33) and
-three of our own. Refuses to know what the engine does with them. Invariant:
+four of our own. Refuses to know what the engine does with them. Invariant:
 `parse_params` is total: whatever the client sent gives a record, never an exception;
 what is wrong is named in `problem`.
 """
@@ -26,12 +26,10 @@ MODE_KEY = "kvx_mode"
 """Our own key of a decode leg: who moves this request's KV, where D's connector leaves it open."""
 STREAM_KEY = "kvx_stream"
 """Our own key of a prefill leg: false where this prefill is to be offered at its end only."""
-RANKS_MAX = 1024
-
-
 TOKENS_DIGEST_KEY = "kvx_tokens_digest"
 """Our own key in a decode engine's answer: hash of the tokens whose KV it keeps, in hex."""
 
+RANKS_MAX = 1024
 REQUEST_ID_BYTES_MAX = 1024
 TOKENS_MAX = 1 << 31
 DIGEST_BYTES = 32

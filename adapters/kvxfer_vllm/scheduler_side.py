@@ -3,7 +3,7 @@
 Owns the life of a decode request as vLLM's scheduler sees it and the orders for the
 workers; `prefills` has the other leg. Knows no agent, no memory, no clock; reads vLLM's
 request objects by attribute and imports none of its types. Invariants: nothing that a client sends
-raises here, since an exception ends the whole engine; `matched_tokens` changes
+raises here, since an exception ends the whole engine; `matched_tokens` decides
 nothing, since the scheduler may ask many times; a request is loaded at most once.
 """
 
@@ -47,6 +47,8 @@ class _Consumer:
     tokens_min: int = 1
     """Fewer than these are not worth a load."""
     is_readback: bool = False
+    found: int = 0
+    """Tokens that the scheduler had here when it last asked."""
     phase: _Phase = _Phase.NEW
 
     @property
@@ -104,11 +106,15 @@ class SchedulerSide:
             return 0, False
         if consumer.params.problem and not self.settings.fail_on_load_failure:
             return 0, False
+        consumer.found = computed_tokens
         wanted = consumer.token_stop - computed_tokens
         return (wanted, True) if wanted >= consumer.tokens_min else (0, False)
 
     def after_alloc(self, request: Any, block_ids: BlockIds, wanted: int) -> None:
-        """The request was admitted with `wanted` tokens to load; `block_ids` are all its blocks."""
+        """The request was admitted with `wanted` tokens to load; `block_ids` are all its blocks.
+
+        They follow on those found here, and may be fewer than `matched_tokens` has promised.
+        """
         consumer = self._consumers.get(request.request_id)
         if consumer is None or consumer.phase is not _Phase.NEW:
             return
@@ -224,15 +230,14 @@ class SchedulerSide:
     def _register(
         self, request: Any, consumer: _Consumer, block_ids: BlockIds, wanted: int
     ) -> None:
-        token_stop = consumer.token_stop
-        token_start = token_stop - wanted
+        token_start, token_stop = consumer.found, consumer.found + wanted
         register = Register(
             transfer_id=consumer.transfer_id,
             producers=consumer.producers,
             tables=self.tables.cut(block_ids, token_start, token_stop),
             token_start=token_start,
             token_stop=token_stop,
-            digest=self._prefills.digest(request, token_stop),
+            digest=self._prefills.digest(request, consumer.token_stop),
             deadline_ms=self.settings.deadline_ms,
             tag=request.request_id,
             initiator=self.settings.initiator_of(consumer.params.mode),
@@ -242,7 +247,7 @@ class SchedulerSide:
 
     def _refuse(self, request: Any, consumer: _Consumer, block_ids: BlockIds, wanted: int) -> None:
         """Blocks of a local hit are not named: they are sound, and other requests use them."""
-        tables = self.tables.cut(block_ids, consumer.token_stop - wanted, consumer.token_stop)
+        tables = self.tables.cut(block_ids, consumer.found, consumer.found + wanted)
         blocks = tuple(tuple(table.blocks.tolist()) for table in tables)
         why = consumer.params.problem
         self._orders.append(Refuse(request_id=request.request_id, blocks=blocks, why=why))

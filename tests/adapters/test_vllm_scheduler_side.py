@@ -112,6 +112,20 @@ def test_a_local_hit_is_not_asked_for() -> None:
     assert register.tables[0].blocks.tolist() == [6, 7]
 
 
+def test_a_scheduler_that_takes_fewer_tokens_gets_the_first_of_them() -> None:
+    """vLLM cuts an answer to whole blocks where a model computes the end of a hit again."""
+    scheduler, req = side(), request(CONSUME)
+    scheduler.on_new_request(req)
+    assert scheduler.matched_tokens(req, T) == (24, True)
+    scheduler.after_alloc(req, ([5, 6, 7],), T)
+    (order,) = orders(scheduler)
+    register = order.register
+    assert (register.token_start, register.token_stop) == (T, 2 * T)
+    assert register.tables[0].blocks.tolist() == [6]
+    # What P has offered is compared, not what was taken of it.
+    assert register.digest == prompt_digest(PROMPT)
+
+
 def test_asking_changes_nothing() -> None:
     scheduler, req = side(), request(CONSUME)
     scheduler.on_new_request(req)
