@@ -66,6 +66,17 @@ async def conversation(client: Client, pair: Pair, plain: EngineSpec) -> None:
     await turn(client, pair, [*other, *tokens, 5], kept, TURNS + 1)
 
 
+def said_by_us(pair: Pair) -> str:
+    """What our connector wrote into the engines' logs; recordings lie beside them."""
+    lines = [
+        f"{spec.name}: {line}"
+        for spec in (pair.prefill, pair.decode)
+        for line in pair.log(spec.name).read_text(errors="replace").splitlines()
+        if "transfer " in line or "kvxfer" in line
+    ]
+    return "\n".join([*lines, f"recordings: {pair.setting.run}"])
+
+
 async def grown(pair: Pair, spec: EngineSpec, counter: str) -> float:
     """The counter's value, once the engine has published one; 0 if it does not."""
     for _ in range(60):
@@ -106,10 +117,18 @@ def test_a_conversation_gives_the_tokens_of_one_engine(
                 say=lambda _: None,
             )
             plain = EngineSpec(name="plain", port=pick_ports(1)[0])
-            options = {"bidirectional_kv_xfer": True, "decoder_kv_blocks_ttl": KEPT_S}
+            options = {
+                "bidirectional_kv_xfer": True,
+                "decoder_kv_blocks_ttl": KEPT_S,
+                "record_dir": str(tmp_path),
+            }
             stack = Stack(connector=mode.connector, mode=mode)
             pair = await Pair.start(setting, stack, Tuning(options=options), plain, shapes)
-            await conversation(client, pair, plain)
+            try:
+                await conversation(client, pair, plain)
+            except BaseException as failed:
+                failed.add_note(said_by_us(pair))
+                raise
             assert await pair.drained(pair.prefill, 60) == 0
             assert await pair.drained(pair.decode, 2 * KEPT_S) == 0
             name, counter = MOVED[mode]
