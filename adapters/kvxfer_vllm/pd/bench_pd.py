@@ -80,7 +80,7 @@ def bench_pd(
     tuning = Tuning(
         dtype=dtype, block_tokens=block_size, step_tokens_max=step_tokens, log_level="WARNING"
     )
-    if any(arm.endswith("-stream") for arm in plan.arms):
+    if any(ARMS[arm].mode.streams for arm in plan.arms):
         tuning = attrs.evolve(tuning, step_tokens_max=min(step_tokens, CHUNK_TOKENS))
     common = Common(connector=None, module=None, dtype=dtype, run_dir=run_dir)
 

@@ -34,7 +34,7 @@ mode_option = click.option(
     "--mode",
     type=click.Choice([mode.value for mode in Mode]),
     default=Mode.PUSH.value,
-    help="P writes, D reads, or P writes by chunks while it computes.",
+    help="P writes, D reads, or P writes while it computes: by chunks, the last one by layers.",
 )
 
 
@@ -94,7 +94,7 @@ def check(common: Common, requests: int, mode: str) -> None:
     async def work() -> bool:
         async with setting_of(common, "check") as setting:
             tuning = Tuning(dtype=common.dtype)
-            if Mode(mode) is Mode.PUSH_STREAM:
+            if Mode(mode).streams:
                 tuning = attrs.evolve(tuning, step_tokens_max=CHUNK_TOKENS)
             report = await run_check(setting, common.stack(mode), tuning, shape, requests)
         click.echo(report.line())
