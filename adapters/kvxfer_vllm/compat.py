@@ -149,10 +149,15 @@ def _chunk_tokens_max(scheduler_config: Any) -> int:
     return min(longest, threshold) if threshold > 0 else longest
 
 
-def _check_streaming() -> None:
+def shows_running_blocks() -> bool:
+    """This vLLM tells a connector the blocks of a request that runs; streams need it."""
     from vllm.v1.core.sched.output import SchedulerOutput
 
-    if not hasattr(SchedulerOutput, "kv_connector_block_state"):
+    return hasattr(SchedulerOutput, "kv_connector_block_state")
+
+
+def _check_streaming() -> None:
+    if not shows_running_blocks():
         raise LocalFault("stream: this vLLM does not show the blocks of a running request")
 
 

@@ -105,8 +105,9 @@ def check(common: Common, requests: int, mode: str) -> None:
 
 @main.command()
 @click.argument("names", nargs=-1)
+@click.option("--layers", is_flag=True, help="Stream the last chunk by layers.")
 @click.pass_obj
-def kinds(common: Common, names: tuple[str, ...]) -> None:
+def kinds(common: Common, names: tuple[str, ...], layers: bool) -> None:
     """Pairs of every kind of cache, each in every mode; NAMES picks kinds."""
     from kvxfer_vllm.pd.kind_check import kinds_line, run_kind
     from kvxfer_vllm.pd.kinds import picked
@@ -121,7 +122,7 @@ def kinds(common: Common, names: tuple[str, ...]) -> None:
         for kind in chosen:
             async with setting_of(common, f"kinds-{kind.name}", kind.write) as setting:
                 setting.say(f"{kind.name}: {kind.what}")
-                reports.append(await run_kind(setting, kind, common.dtype))
+                reports.append(await run_kind(setting, kind, common.dtype, layers=layers))
             click.echo(reports[-1].line())
         click.echo(kinds_line(reports))
         return all(report.good for report in reports)
