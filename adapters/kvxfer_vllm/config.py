@@ -144,12 +144,7 @@ def read_settings(
     transport, options = _transport(extra)
     check_digest = _flag(extra, "check_prompt_digest", True)
     bidirectional = _flag(extra, "bidirectional_kv_xfer", False)
-    stream = _flag(extra, "stream", False)
-    if stream and not check_digest:
-        raise BadValue("stream", stream, "false where check_prompt_digest is false")
-    slices = _slices(extra)
-    if slices > 1 and not stream:
-        raise BadValue("layer_slices", slices, "1 where stream is not true")
+    stream, slices = _stream(extra, check_digest=check_digest)
     return Settings(
         engine_id=engine_id,
         role=Role.BOTH if bidirectional else role,
@@ -286,11 +281,16 @@ def _count(extra: Mapping[str, Any], key: str, default: int) -> int:
     return value
 
 
-def _slices(extra: Mapping[str, Any]) -> int:
-    slices = extra.get("layer_slices", 1)
+def _stream(extra: Mapping[str, Any], *, check_digest: bool) -> tuple[bool, int]:
+    """Is what is final to leave early, and the last chunk in how many slices of layers."""
+    stream, slices = _flag(extra, "stream", False), extra.get("layer_slices", 1)
+    if stream and not check_digest:
+        raise BadValue("stream", stream, "false where check_prompt_digest is false")
     if type(slices) is not int or not 1 <= slices <= SLICES_MAX:
         raise BadValue("layer_slices", slices, f"a whole number from 1 to {SLICES_MAX}")
-    return slices
+    if slices > 1 and not stream:
+        raise BadValue("layer_slices", slices, "1 where stream is not true")
+    return stream, slices
 
 
 def _flag(extra: Mapping[str, Any], key: str, default: bool) -> bool:
