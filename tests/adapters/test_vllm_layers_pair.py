@@ -225,6 +225,21 @@ def test_a_prefill_that_is_aborted_with_layers_missing(start: Start, mode: str) 
 
 
 @both_modes
+def test_a_decode_leg_that_leaves_between_two_layers(start: Start, mode: str) -> None:
+    p, d = start(mode)
+    prefill, decode = legs(p)
+    d.park(decode, D_BLOCKS)
+    chunk(p, prefill, 0, 100, range(2))
+    d.finish(decode, D_BLOCKS, Status.FINISHED_ABORTED)
+    d.until(lambda: D_ID in d.received)
+    forward(p, 0, 100, range(2, LAYERS))
+    p.step()
+    assert P_ID not in p.sent
+    seal(p, prefill)
+    p.until(lambda: P_ID in p.sent)
+
+
+@both_modes
 def test_layers_that_never_call_leave_with_the_end(start: Start, mode: str) -> None:
     p, d = start(mode)
     prefill, decode = legs(p)
