@@ -13,10 +13,11 @@ from typing import Any
 
 import attrs
 import pytest
-from vllm_tiny_engines import TinyEngine, start
+from vllm_tiny_engines import TinyEngine, start_model
 
 from kvxfer.driver.commands import Grow
 from kvxfer.layout.geometry import GroupKind
+from kvxfer_vllm.pd.tiny import BASE, LATENT, STATE, WINDOW
 
 # Warnings of vLLM and torch are theirs to mend.
 pytestmark = [
@@ -80,7 +81,11 @@ class Watched:
         self.engine.llm.generate(prompts, sampling, use_tqdm=False)
 
 
-@pytest.fixture(scope="module", params=["dense", "window", "latent", "mamba2"])
+DENSE = BASE | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+MODELS = {"dense": DENSE, "window": WINDOW, "latent": LATENT, "state": STATE}
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def watched(
     request: Any, tmp_path_factory: Any, monkeypatch_module: pytest.MonkeyPatch
 ) -> Iterator[Watched]:
@@ -88,10 +93,13 @@ def watched(
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
     monkeypatch_module.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", "0")
-    engine = start(
-        request.param,
+    latent = request.param == "latent"
+    engine = start_model(
+        MODELS[request.param],
         tmp_path_factory.mktemp(request.param),
-        8,
+        32,
+        # vLLM's CPU kernel has latents in blocks of 16 tokens only.
+        block_size=16 if latent else 128,
         long_prefill_token_threshold=CHUNK,
         kv_transfer_config=KVTransferConfig(
             kv_connector="NixlPushConnector",
