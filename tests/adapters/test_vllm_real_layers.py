@@ -93,13 +93,10 @@ def watched(
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
     monkeypatch_module.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", "0")
-    latent = request.param == "latent"
     engine = start_model(
         MODELS[request.param],
         tmp_path_factory.mktemp(request.param),
         32,
-        # vLLM's CPU kernel has latents in blocks of 16 tokens only.
-        block_size=16 if latent else 128,
         long_prefill_token_threshold=CHUNK,
         kv_transfer_config=KVTransferConfig(
             kv_connector="NixlPushConnector",
