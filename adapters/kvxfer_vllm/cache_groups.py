@@ -40,11 +40,15 @@ class CacheGroup:
     """The parts of a page, in order, where the group holds states."""
     replicated: bool = False
     """Every tensor rank holds the whole state."""
+    shared: bool = False
+    """vLLM's prefix cache gives its blocks to later requests."""
     quantised: str = ""
     """How elements are quantised, where they are: their type alone does not say it."""
 
 
-def cache_groups(kv_cache_config: Any, cache_dtype: str = "auto") -> tuple[CacheGroup, ...]:
+def cache_groups(
+    kv_cache_config: Any, cache_dtype: str = "auto", *, prefix_caching: bool = False
+) -> tuple[CacheGroup, ...]:
     """All groups that vLLM would transfer, in its order.
 
     `cache_dtype` is vLLM's setting of that name: two kinds of FP8 have one element type.
@@ -54,7 +58,10 @@ def cache_groups(kv_cache_config: Any, cache_dtype: str = "auto") -> tuple[Cache
     if not groups:
         raise LayoutMismatch("the model has no cache group to transfer")
     return tuple(
-        _group(group, f"{index}", kv_cache_config.num_blocks, cache_dtype)
+        attrs.evolve(
+            _group(group, f"{index}", kv_cache_config.num_blocks, cache_dtype),
+            shared=prefix_caching and getattr(group.kv_cache_spec, "prefix_cacheable", True),
+        )
         for index, group in enumerate(groups)
     )
 

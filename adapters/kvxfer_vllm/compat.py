@@ -95,6 +95,13 @@ def check_failed_loads(groups: Sequence[CacheGroup]) -> None:
         )
 
 
+def tells_of_sleep() -> bool:
+    """True where vLLM tells connectors before it gives cache memory back."""
+    from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+    return hasattr(base.KVConnectorBase_V1, "unregister_kv_caches")
+
+
 def settings_of(vllm_config: Any, named_mode: str, default_mode: str = "push") -> Settings:
     """Read the adapter's settings out of a VllmConfig and vLLM's environment.
 
@@ -115,10 +122,10 @@ def settings_of(vllm_config: Any, named_mode: str, default_mode: str = "push") -
             f"num_prefill_lookahead_tokens = {ahead}: "
             "multi-module MTP drafting is not served by this version of kvxfer_vllm"
         )
-    if getattr(vllm_config.model_config, "enable_sleep_mode", False):
+    if getattr(vllm_config.model_config, "enable_sleep_mode", False) and not tells_of_sleep():
         raise LocalFault(
             "enable_sleep_mode: a sleeping engine gives back cache memory that is registered "
-            "with the network; not served by this version of kvxfer_vllm"
+            "with the network, and this vLLM does not tell; vLLM 0.33 or later does"
         )
     settings = read_settings(
         transfer.kv_connector_extra_config,

@@ -144,7 +144,9 @@ def read_settings(
     transport, options = _transport(extra)
     check_digest = _flag(extra, "check_prompt_digest", True)
     bidirectional = _flag(extra, "bidirectional_kv_xfer", False)
-    stream, slices = _stream(extra, check_digest=check_digest)
+    stream, slices = _stream(extra)
+    if not check_digest:
+        _refuse_blind(stream=stream, bidirectional_kv_xfer=bidirectional)
     return Settings(
         engine_id=engine_id,
         role=Role.BOTH if bidirectional else role,
@@ -281,11 +283,16 @@ def _count(extra: Mapping[str, Any], key: str, default: int) -> int:
     return value
 
 
-def _stream(extra: Mapping[str, Any], *, check_digest: bool) -> tuple[bool, int]:
+def _refuse_blind(**flags: bool) -> None:
+    """Refuse what serves wrong tokens where nobody compares the prompts."""
+    for key, value in flags.items():
+        if value:
+            raise BadValue(key, value, "false where check_prompt_digest is false")
+
+
+def _stream(extra: Mapping[str, Any]) -> tuple[bool, int]:
     """Is what is final to leave early, and the last chunk in how many slices of layers."""
     stream, slices = _flag(extra, "stream", False), extra.get("layer_slices", 1)
-    if stream and not check_digest:
-        raise BadValue("stream", stream, "false where check_prompt_digest is false")
     if type(slices) is not int or not 1 <= slices <= SLICES_MAX:
         raise BadValue("layer_slices", slices, f"a whole number from 1 to {SLICES_MAX}")
     if slices > 1 and not stream:

@@ -43,7 +43,12 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         compat.check_base(KVConnectorBase_V1)
-        groups = cache_groups(kv_cache_config, vllm_config.cache_config.cache_dtype)
+        cache = vllm_config.cache_config
+        groups = cache_groups(
+            kv_cache_config,
+            cache.cache_dtype,
+            prefix_caching=bool(cache.enable_prefix_caching),
+        )
         compat.check_failed_loads(groups)
         settings = compat.settings_of(vllm_config, self.named_mode, self.default_mode)
         tables = Tables.of(
@@ -74,6 +79,11 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
         return compat.has_packed_pages()
 
     # --- class hooks ---
+
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:  # noqa: ARG003
+        """Registrations do not outlive a sleep on either side, whoever moves the data."""
+        return True
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
@@ -157,6 +167,12 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
         side = self.worker_side
         packing = compat.page_packing(self._vllm_config, side.groups)
         side.register_caches(kv_caches, packing)
+
+    def unregister_kv_caches(self) -> None:
+        self.worker_side.sleep()
+
+    def restore_kv_caches(self) -> None:
+        self.worker_side.wake()
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
         # Both this hook and the next come before the forward pass. The first one to

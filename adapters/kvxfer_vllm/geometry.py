@@ -147,6 +147,7 @@ def _describe(
         null_block=NULL_BLOCK,
         tokens_per_state=group.tokens_per_state,
         reach=group.reach,
+        whole_blocks=group.shared and group.kind is GroupKind.WINDOW,
         fingerprint=_fingerprint(group, first),
     )
 

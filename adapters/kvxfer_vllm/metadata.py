@@ -27,7 +27,7 @@ class Refuse:
 
     request_id: str
     blocks: tuple[tuple[int, ...], ...]
-    """Those that it was parked with, by cache group."""
+    """Those that were to be filled, by cache group."""
     why: str
 
 

@@ -249,8 +249,9 @@ class Prefills:
         step that admits this one, so nothing is final before a step of its own is processed.
         """
         request = prefill.request
-        if request.prompt_token_ids is None or not prefill.streams:
+        if request.prompt_token_ids is None or not prefill.streams or not prefill.wanted:
             # Without a digest a decode leg of another length could take the wrong tokens.
+            # Where none is wanted the prompt was not shortened, and there is no such digest.
             return 0
         if prefill.tokens_found is None:
             prefill.tokens_found = request.num_computed_tokens

@@ -41,7 +41,7 @@ class Wish:
     token_stop: int
 
 
-def wish_for(kept: Kept, request: Any, *, check: bool) -> Wish:
+def wish_for(kept: Kept, request: Any) -> Wish:
     """Judge at P what D says it has kept, against the new prompt."""
     source = LegParams(
         leg=Leg.CONSUME,
@@ -53,21 +53,19 @@ def wish_for(kept: Kept, request: Any, *, check: bool) -> Wish:
     return Wish(
         transfer_id=kept_name(kept.request_id),
         source=source,
-        token_stop=_usable_tokens(kept, request) if check else _shared_tokens(kept, request),
+        token_stop=_usable_tokens(kept, request),
     )
-
-
-def _shared_tokens(kept: Kept, request: Any) -> int:
-    return int(min(kept.token_count, request.num_prompt_tokens))
 
 
 def _usable_tokens(kept: Kept, request: Any) -> int:
     """All that D kept, or nothing: of a part of it there is no digest to compare."""
     if request.prompt_token_ids is None:
         return 0
+    shared = int(min(kept.token_count, request.num_prompt_tokens))
     if not kept.digest:
-        return _shared_tokens(kept, request)
-    tokens = request.prompt_token_ids[: min(kept.token_count, request.num_prompt_tokens)]
+        # D compares before a byte moves: its digest is always of all that it kept.
+        return shared
+    tokens = request.prompt_token_ids[:shared]
     same = len(tokens) == kept.token_count and prompt_digest(tokens) == kept.digest
     return kept.token_count if same else 0
 
@@ -101,7 +99,7 @@ def keep(request: Any, block_ids: BlockIds, settings: Settings, tables: Tables) 
         transfer_id=name,
         tables=cut,
         token_count=token_count,
-        digest=digest if settings.check_digest else b"",
+        digest=digest,
         lease_ms=settings.kept_ms,
         tag=request.request_id,
     )

@@ -117,9 +117,7 @@ class SchedulerSide:
             self._decline(consumer)
         elif consumer.params.problem:
             consumer.phase = _Phase.PARKED
-            blocks = tuple(tuple(group) for group in block_ids)
-            why = consumer.params.problem
-            self._orders.append(Refuse(request_id=request.request_id, blocks=blocks, why=why))
+            self._refuse(request, consumer, block_ids, wanted)
         else:
             consumer.phase = _Phase.PARKED
             self._register(request, consumer, block_ids, wanted)
@@ -189,7 +187,7 @@ class SchedulerSide:
             logger.warning("request %s: no read-back, %s", request.request_id, params.kept_problem)
         if params.kept is None:
             return
-        wish = wish_for(params.kept, request, check=self.settings.check_digest)
+        wish = wish_for(params.kept, request)
         consumer = _Consumer(
             wish.transfer_id,
             wish.source,
@@ -241,6 +239,13 @@ class SchedulerSide:
             traceparent=traceparent_of(request, consumer.params),
         )
         self._orders.append(Receive(request_id=request.request_id, register=register))
+
+    def _refuse(self, request: Any, consumer: _Consumer, block_ids: BlockIds, wanted: int) -> None:
+        """Blocks of a local hit are not named: they are sound, and other requests use them."""
+        tables = self.tables.cut(block_ids, consumer.token_stop - wanted, consumer.token_stop)
+        blocks = tuple(tuple(table.blocks.tolist()) for table in tables)
+        why = consumer.params.problem
+        self._orders.append(Refuse(request_id=request.request_id, blocks=blocks, why=why))
 
     def _decline(self, consumer: _Consumer) -> None:
         if not consumer.params.problem:

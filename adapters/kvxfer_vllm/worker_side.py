@@ -18,7 +18,7 @@ import attrs
 from kvxfer.driver import Agent, AgentConfig, Memory, Role, Timings, keys_from
 from kvxfer.driver.commands import Grow
 from kvxfer.driver.results import Landed, Lost, Result, Unsent
-from kvxfer.errors import BadValue
+from kvxfer.errors import BadValue, LocalFault
 from kvxfer.layout.geometry import RankHolding, Shard
 from kvxfer.layout.halves import with_halves
 from kvxfer_vllm.config import Settings, port_of_rank
@@ -52,12 +52,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.kvxfer")
 
+SLEEP_S = 30.0
+"""How long an engine that goes to sleep may wait until no peer reaches its memory any more."""
 HALT_S = 5.0
 """How long a step may wait until nothing reads the blocks of a stream that it takes away.
 
 What is read after that is of no use to anybody: the end of a halted stream is never
 offered, so no decode engine can count it as landed.
 """
+
+LEFT_SHOWN = 3
 
 
 @attrs.define
@@ -82,6 +86,7 @@ class WorkerSide:
     _tails: Tails | None = None
     _layers: Layers | None = None
     """None until the caches are registered."""
+    _asleep: bool = False
 
     def register_caches(self, caches: Mapping[str, TensorLike], packing: str = "") -> None:
         """Describe the KV cache and start the agent on it; `packing` as in describe_caches.
@@ -124,6 +129,30 @@ class WorkerSide:
             slots=self.settings.slots,
         )
         return (with_halves(shard) if self.settings.split_kv else shard), memories
+
+    def sleep(self) -> None:
+        """Before vLLM gives the cache's memory back: end all, tell the peers, unregister.
+
+        Harmless where it has been done. Raises LocalFault where a peer may still reach the
+        memory, which must then stay mapped; nothing is transferred until a later call ends well.
+        """
+        if self._agent is None or self._asleep:
+            return
+        left = self._agent.quiesce(SLEEP_S)
+        if left:
+            names = ", ".join(map(str, left[:LEFT_SHOWN]))
+            raise LocalFault(
+                f"the cache of {self.settings.engine_id} is still reached after {SLEEP_S:.0f} s: "
+                f"{len(left)} transfers, among them {names}; sleep again later"
+            )
+        self._asleep = True
+
+    def wake(self) -> None:
+        """Register the memory anew, where it was; peers find another life of this engine."""
+        if self._agent is None or not self._asleep:
+            return
+        self._agent.resume()
+        self._asleep = False
 
     def deliver(self, orders: StepOrders) -> None:
         """Carry out the orders of a step, once, whichever hook brings them first."""

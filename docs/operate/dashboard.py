@@ -49,7 +49,7 @@ POST_CPU = rate("kvxfer_posting_cpu_seconds_total", "engine, rank")
 ENDED = "kvxfer_transfers_ended_total"
 BAD = ',outcome=~"failed|refused"'
 HELD = "quarantined_edges registrations_held grants_held sources_held"
-FAULTS = "protocol_faults late_messages stale_messages pairs_refused"
+FAULTS = "protocol_faults late_messages stale_messages pairs_refused forged_notices stalls"
 
 
 def all_rates(template: str, names: str) -> list[tuple[str, str]]:

@@ -64,13 +64,33 @@ def _curves(figure: Any, report: Mapping[str, Any]) -> None:
     axes = figure.subplots(1, 2)
     panels = (("ttft_ms_p50", "TTFT, ms (median)"), ("tpot_ms_p50", "TPOT, ms (median)"))
     for axis, (name, title) in zip(axes, panels, strict=True):
-        for way in dict.fromkeys(row["way"] for row in report["rows"]):
-            points = [(r["rate"], r[name]) for r in report["rows"] if r["way"] == way]
-            points = sorted(point for point in points if point[1] is not None)
-            axis.plot(*zip(*points, strict=True), marker="o", label=way) if points else None
+        _lines(axis, report["rows"], "rate", name)
         axis.set(title=title, xlabel="load", ylim=(0, None))
         axis.grid(alpha=0.3)
     axes[0].legend()
+
+
+def _pairs(figure: Any, report: Mapping[str, Any]) -> None:
+    """Both times, against the length of the prompt alone and against requests a second."""
+    loads = (("closed", "tokens", "prompt, tokens"), ("open", "rate", "requests/s"))
+    given = [one for one in loads if any(row["load"] == one[0] for row in report["rows"])]
+    figure.set_figheight(4 * len(given))
+    panels = (("ttft_ms_p50", "TTFT, ms (median)"), ("tpot_ms_p50", "TPOT, ms (median)"))
+    grid = figure.subplots(len(given), 2, squeeze=False)
+    for axes, (load, key, label) in zip(grid, given, strict=True):
+        rows = [row for row in report["rows"] if row["load"] == load]
+        for axis, (name, title) in zip(axes, panels, strict=True):
+            _lines(axis, rows, key, name)
+            axis.set(title=title, xlabel=label, ylim=(0, None))
+            axis.grid(alpha=0.3)
+    grid[0][0].legend()
+
+
+def _lines(axis: Any, rows: Rows, key: str, name: str) -> None:
+    for way in dict.fromkeys(row["way"] for row in rows):
+        points = [(row[key], row[name]) for row in rows if row["way"] == way]
+        points = sorted(point for point in points if point[1] is not None)
+        axis.plot(*zip(*points, strict=True), marker="o", label=way) if points else None
 
 
 def _handoff(figure: Any, report: Mapping[str, Any]) -> None:
@@ -118,6 +138,6 @@ def _bars(figure: Any, report: Mapping[str, Any]) -> None:
 
 _DRAWN: Final[Mapping[str, Callable[[Any, Mapping[str, Any]], None]]] = {
     "cluster": _curves,
-    "pd": _curves,
+    "pd": _pairs,
     "handoff": _handoff,
 }

@@ -308,6 +308,19 @@ class Session:
                     assert_never(key)
             self._drain_lost()
 
+    def resumed(self, now_ms: int) -> None:
+        """This side did not run for a while, and what came meanwhile has been read by now.
+
+        Its own absence is no silence of a peer's, nor a handshake that takes too long (K-6.9.6).
+        Leases and the deadlines of transfers go on: they are promises in real time.
+        """
+        self.ctx.now_ms = now_ms
+        self.ctx.counters["stalls"] += 1
+        for link in self.ctx.links.values():
+            link.heard_ms = now_ms
+        for pending in self._handshakes.keys() - self.ctx.links.keys():
+            self.ctx.timers.set(HandshakeTimer(pending), now_ms + self.timings.handshake_ms)
+
     def next_deadline_ms(self) -> int | None:
         return self.ctx.timers.next_deadline_ms()
 

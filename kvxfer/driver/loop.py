@@ -35,6 +35,10 @@ POLL_MAX_S = 2e-3
 """While the transport has to be polled the loop sleeps between these bounds, doubling."""
 PUBLISH_MS = 100.0
 """While it only polls, the loop publishes its counters so often."""
+STALL_MS = 1_000.0
+"""A timer that is due for so long shows that the loop did not run: it never sleeps past one."""
+CATCH_UP_S = 0.02
+"""Time for the loop's other tasks to read what has come."""
 BACKLOG_BYTES_MAX = 64 << 20
 """A peer that does not read its control connection is cut off at this backlog."""
 
@@ -169,6 +173,8 @@ class Loop:
         while True:
             self._wake = trio.Event()
             now_ms = clock_ms()
+            if self.pump.late_ms(now_ms) > STALL_MS:
+                now_ms = await self._catch_up()
             while self.mailbox:
                 command, given_ms = self.mailbox.popleft()
                 self.pump.watch.meter.lag.observe(max(0.0, now_ms - given_ms) / 1e3)
@@ -188,6 +194,17 @@ class Loop:
             else:
                 await self._rest(pause_s)
                 pause_s = min(pause_s * 2, POLL_MAX_S)
+
+    async def _catch_up(self) -> float:
+        """The loop did not run when a timer was due: this process, or all of the host, stood still.
+
+        What the peers sent meanwhile is read before anything is judged by its age.
+        """
+        await trio.sleep(CATCH_UP_S)
+        now_ms = clock_ms()
+        self.pump.config.logger.warning("stood still: a timer fires late")
+        self.pump.resumed(now_ms)
+        return now_ms
 
     async def _breathe(self, began_ms: float, turn: Turn) -> None:
         """Let the loop's other tasks run, and under a flood the engine's threads, too.

@@ -37,6 +37,7 @@ from kvxfer.driver import commands as cmd
 from kvxfer.driver import results as rs
 from kvxfer.driver.channel import Channel
 from kvxfer.driver.config import AgentConfig
+from kvxfer.driver.counts import counters_of
 from kvxfer.driver.desk import Desk, Offered, Wanted
 from kvxfer.driver.mapping import edge_plans, part_plan, read_plan, wanted_bytes
 from kvxfer.driver.peers import Peers, RemotePeer
@@ -297,6 +298,17 @@ class Pump:
         status, fd = self.ops.wakeup_fd(self._transport)
         return fd if status == Status.OK else None
 
+    def late_ms(self, now_ms: float) -> float:
+        """For how long a timer has been due."""
+        due_ms = self.session.next_deadline_ms()
+        return 0.0 if due_ms is None else max(0.0, now_ms - due_ms)
+
+    def resumed(self, now_ms: float) -> None:
+        """The caller had not come for a while; it has read since what the links had."""
+        self._now_ms = now_ms
+        self._drain_transport(self.config.limits.notices_at_loss_max)
+        self.session.resumed(int(now_ms))
+
     def next_deadline_ms(self) -> int | None:
         return self.session.next_deadline_ms()
 
@@ -498,24 +510,4 @@ class Pump:
 
     def counters(self) -> dict[str, int]:
         """Plain numbers, taken between turns."""
-        counts: dict[str, int] = dict(self.session.ctx.counters)
-        got, given = self.session.consumer, self.session.producer
-        counts["live"] = self.session.live()
-        counts["quarantined"] = got.quarantined()
-        counts["links"] = len(self.session.ctx.links)
-        ends = counts.get("landed", 0) + counts.get("lost", 0) + counts.get("cancelled", 0)
-        counts["consumer_live"] = counts.get("registered", 0) - ends
-        ends = counts.get("sent", 0) + counts.get("unsent", 0)
-        counts["producer_live"] = counts.get("offered", 0) - ends
-        counts["registrations_held"] = len(got.registrations)
-        counts["sources_held"] = len(given.sources)
-        counts["grants_held"] = len(given.sends)
-        counts["loans_held"] = given.lenders.lent
-        counts["operations_open"] = len(self.session.operations.table)
-        counts["writer_cpu_us"] = int(self.watch.meter.cpu_s * 1e6)
-        counts["posting_cpu_us"] = int(self.watch.meter.post_cpu_s * 1e6)
-        counts["bytes_written"] = self.poster.bytes_posted
-        counts["descriptors_posted"] = self.poster.descriptors_posted
-        counts["bytes_read"] = self.poster.bytes_read
-        counts["bytes_received"] = self.desk.bytes_received
-        return counts
+        return counters_of(self.session, self.poster, self.desk, self.watch)

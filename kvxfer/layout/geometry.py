@@ -120,6 +120,9 @@ class Group:
     reach: int | None = None
     """Only so many tokens before the end are needed; None: all of them. A sliding window
     of w tokens counts the new one, so its reach is w - 1; a state's is 1."""
+    whole_blocks: bool = False
+    """Consumer: later requests may be given the blocks of a window, so that the first one is
+    needed whole. The engine's own affair, never on the wire."""
     fingerprint: str = ""
     """What else must be equal at both engines: element type, packing, convention of scales."""
     context_rank: int = 0

@@ -16,6 +16,12 @@ def check_alike(source: Group, target: Group) -> None:
     _same(target.name, "kind", source.kind.name, target.kind.name)
     for name in ("heads_total", "reach", "fingerprint"):
         _same(target.name, name, getattr(source, name), getattr(target, name))
+    if target.whole_blocks and source.tokens_per_entry % target.tokens_per_entry:
+        raise LayoutMismatch(
+            f"group {target.name!r}: the consumer gives the blocks of a window to later requests "
+            f"and needs {target.tokens_per_entry} tokens whole, the producer keeps them by "
+            f"{source.tokens_per_entry}: without a prefix cache at the consumer they can pair"
+        )
     # Planes are matched by name; their order is each side's own affair.
     here, there = ({p.name: p for p in group.planes} for group in (source, target))
     _same(target.name, "planes", _contents(source), _contents(target))

@@ -59,12 +59,16 @@ def share_of(holder: Group | Holding) -> Share:
 def wanted_tokens(group: Group, token_start: int, token_stop: int) -> tuple[int, int]:
     """Of tokens [token_start, token_stop) that a request lacks, those that this group needs.
 
-    A window needs its last tokens, a state page the last one only (spec 7.4). The answer
-    is in tokens of the whole engine, whatever the rank's share of them.
+    A window needs its last tokens, a state page the last one only (spec 7.5); where blocks
+    serve later requests, too, the first one whole. The answer is in tokens of the whole
+    engine, whatever the rank's share of them.
     """
     if group.reach is None:
         return token_start, token_stop
-    return min(max(token_start, token_stop - group.reach), token_stop), token_stop
+    start = token_stop - group.reach
+    if group.whole_blocks:
+        start -= start % group.tokens_per_entry
+    return min(max(token_start, start), token_stop), token_stop
 
 
 def share_meets(first: Share, second: Share) -> bool:

@@ -136,6 +136,9 @@ PLAIN: Final = (
     _count("kvxfer_late_messages", "Messages about what has ended.", "late_messages"),
     _count("kvxfer_stale_messages", "Messages of or for another life.", "stale_messages"),
     _count("kvxfer_reads_after_lease", "Reads that ended after their lease.", "reads_after_lease"),
+    _count("kvxfer_forged_notices", "Notices that no peer can have sent.", "forged_notices"),
+    _count("kvxfer_flood_pauses", "Rests of the writer thread under a flood.", "flood_pauses"),
+    _count("kvxfer_stalls", "Times the writer thread did not run for 1 s or more.", "stalls"),
 )
 
 METRICS: Final = (STARTED, ENDED, LIVE, PHASE, LAG, TURN, CPU, POST_CPU, LOST_STEPS, *PLAIN)

@@ -47,8 +47,10 @@ class Handler(BaseHTTPRequestHandler):
             return 500, '{"error": "load failed"}'
         if loads and "hangs" in self.faults:
             time.sleep(600)
-        engine.external += len(prompt) if loads else 0
-        engine.local += 0 if loads else len(prompt)
+        # As vLLM does: a prompt of one token that was loaded counts as computed.
+        counts = loads and len(prompt) > 1
+        engine.external += len(prompt) if counts else 0
+        engine.local += 0 if counts else len(prompt)
         engine.held += loads and bool(self.faults & {"leaks", "lingers"})
         engine.finished += 1
         engine.computed_none += loads or len(prompt) == 1

@@ -15,7 +15,14 @@ from kvxfer_vllm.config import port_of_rank
 from kvxfer_vllm.pd import engines, kind_check
 from kvxfer_vllm.pd.client import Client
 from kvxfer_vllm.pd.engines import EngineShape, EngineSpec, Mode, Stack, Tuning, argv
-from kvxfer_vllm.pd.kind_check import KindReport, ModeReport, kinds_line, run_kind, run_mode
+from kvxfer_vllm.pd.kind_check import (
+    KindReport,
+    ModeReport,
+    kinds_line,
+    run_kind,
+    run_mode,
+    tuning_of,
+)
 from kvxfer_vllm.pd.kinds import KINDS, Kind, picked
 from kvxfer_vllm.pd.pair import Pair, Setting
 from kvxfer_vllm.pd.ports import pick_ports
@@ -24,7 +31,7 @@ from kvxfer_vllm.pd.prompts import prompt
 from kvxfer_vllm.pd.tiny import scale_of
 
 FAKE = Path(__file__).with_name("pd_fake_engine.py")
-PROMPTS = [prompt(length, "test") for length in (5, 40, 300)]
+PROMPTS = [prompt(length, "test") for length in (5, 1, 40, 300)]
 EXPECTED = [tuple((sum(token_ids) + i) % 2000 for i in range(32)) for token_ids in PROMPTS]
 PUSH = ModeReport(
     mode="push",
@@ -54,6 +61,19 @@ def test_an_engine_is_started_as_its_kind_says() -> None:
     command = argv(spec, Stack(), Tuning(), Path("model"))
     for option, value in (("--tensor-parallel-size", "2"), ("--block-size", "64")):
         assert command[command.index(option) + 1] == value
+
+
+def test_all_engines_of_a_kind_take_its_arguments() -> None:
+    """vLLM's own choice for latents and its workers of several stages do not do here."""
+    for name, pair in (
+        ("latent", ("--attention-backend", "CPU_MLA")),
+        ("latent-tp-2-1", ("--compilation-config", '{"custom_ops": ["none"]}')),
+        ("pp-2-1", ("--worker-cls", "kvxfer_vllm.pd.staged_worker.StagedWorker")),
+    ):
+        (kind,) = picked([name])
+        command = argv(EngineSpec(name="P", port=1), Stack(), tuning_of(kind, "float32"), Path("m"))
+        at = command.index(pair[0])
+        assert tuple(command[at : at + 2]) == pair
 
 
 def test_the_ports_of_all_ranks_are_free() -> None:
@@ -114,7 +134,7 @@ def test_weights_are_scaled_by_what_they_do() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "identical", "moved", "computed"),
-    [("", 3, 345, 0), ("wrong", 0, 345, 0), ("recomputes", 3, 0, 345)],
+    [("", 4, 345, 0), ("wrong", 0, 345, 0), ("recomputes", 4, 0, 345)],
 )
 def test_what_a_mode_sees(
     tmp_path: Path,
@@ -137,6 +157,7 @@ def test_what_a_mode_sees(
                 return await run_mode(pair, KINDS[0], Mode.PUSH, PROMPTS, EXPECTED)
 
     report = asyncio.run(main())
+    assert report.tokens_wanted == 345
     assert (report.identical, report.tokens_moved, report.tokens_computed) == (
         identical,
         moved,

@@ -16,7 +16,7 @@ import pytest
 from kvxfer.errors import LocalFault
 from kvxfer_vllm.pd import ports
 from kvxfer_vllm.pd.ports import LOOPBACK, ephemeral_low, pick_ports
-from kvxfer_vllm.pd.processes import Program, Running, Supervisor, members, pin
+from kvxfer_vllm.pd.processes import Program, Running, Supervisor, cpu_seconds, members, pin
 
 WAIT_S = 60.0
 
@@ -88,6 +88,20 @@ def test_end_takes_the_descendants_too(tmp_path: Path, start: Start, code: str) 
     assert not started.alive()
     assert not running(grandchild)
     started.end(grace_s=0.2)
+
+
+BUSY = FAMILY.replace('"import time; time.sleep(600)"', '"while True: pass"')
+
+
+def test_the_time_of_descendants_counts(tmp_path: Path, start: Start) -> None:
+    program = family(tmp_path, BUSY.format(prelude=""))
+    started = start(program)
+    ready(program)
+    at_first = cpu_seconds(started.pid)
+    # The leader itself sleeps: it would never use so much.
+    until(lambda: cpu_seconds(started.pid) > at_first + 0.5)
+    started.kill()
+    assert cpu_seconds(started.pid) == 0.0
 
 
 def test_the_supervisor_ends_all_when_the_block_fails(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kvxfer_vllm.pd.client import Client, completion
-from kvxfer_vllm.pd.engines import EngineSpec, Mode, Stack, Tuning
+from kvxfer_vllm.pd.engines import EngineShape, EngineSpec, Mode, Stack, Tuning
 from kvxfer_vllm.pd.model import ModelShape, write_model
 from kvxfer_vllm.pd.pair import Pair, Setting
 from kvxfer_vllm.pd.ports import pick_ports
@@ -77,8 +77,25 @@ async def grown(pair: Pair, spec: EngineSpec, counter: str) -> float:
     return 0.0
 
 
-@pytest.mark.parametrize("mode", list(MOVED), ids=lambda mode: mode.value)
-def test_a_conversation_gives_the_tokens_of_one_engine(tmp_path: Path, mode: Mode) -> None:
+TWO = EngineShape(tensor_ranks=2)
+SHAPES = {
+    "1-1": (EngineShape(), EngineShape()),
+    "tp-2-1": (TWO, EngineShape()),
+    "tp-1-2": (EngineShape(), TWO),
+    "pp-2-1": (EngineShape(pipeline_ranks=2), EngineShape()),
+}
+"""Of P and of D: unlike ones change places with the read-back, too."""
+CASES = [
+    pytest.param(mode, shapes, id=f"{mode.value}-{name}")
+    for name, shapes in SHAPES.items()
+    for mode in MOVED
+]
+
+
+@pytest.mark.parametrize(("mode", "shapes"), CASES)
+def test_a_conversation_gives_the_tokens_of_one_engine(
+    tmp_path: Path, mode: Mode, shapes: tuple[EngineShape, EngineShape]
+) -> None:
     async def work(supervisor: Supervisor) -> None:
         async with Client.open() as client:
             setting = Setting(
@@ -91,7 +108,7 @@ def test_a_conversation_gives_the_tokens_of_one_engine(tmp_path: Path, mode: Mod
             plain = EngineSpec(name="plain", port=pick_ports(1)[0])
             options = {"bidirectional_kv_xfer": True, "decoder_kv_blocks_ttl": KEPT_S}
             stack = Stack(connector=mode.connector, mode=mode)
-            pair = await Pair.start(setting, stack, Tuning(options=options), plain)
+            pair = await Pair.start(setting, stack, Tuning(options=options), plain, shapes)
             await conversation(client, pair, plain)
             assert await pair.drained(pair.prefill, 60) == 0
             assert await pair.drained(pair.decode, 2 * KEPT_S) == 0

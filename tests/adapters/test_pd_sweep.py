@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from kvxfer.errors import BadValue, LocalFault
 from kvxfer_vllm.pd.bench_pd import bench_pd
-from kvxfer_vllm.pd.sweep import ARMS, Plan, Sweep, figures, interval, ratios, rotated
+from kvxfer_vllm.pd.sweep import ARMS, Plan, Sweep, rotated
+from kvxfer_vllm.pd.sweep_figures import ALONE, figures, interval, ratios
 from kvxfer_vllm.pd.timing import Times, timed
 
 
@@ -49,6 +50,14 @@ def test_ratios_are_of_the_same_round() -> None:
     assert ratios(found, "vllm-push") == {}
 
 
+def test_one_engine_alone_is_told_apart_in_milliseconds() -> None:
+    found = {"vllm-push": [times(0.3), times(0.5)], ALONE: [times(0.1), times(0.2)]}
+    row = ratios(found, "vllm-push")
+    assert row["ttft_ms_over_one-engine"] == [250.0, 200.0, 300.0]
+    assert "ttft_to_one-engine" not in row
+    assert ratios(found, ALONE)["ttft_to_vllm-push"][0] == round((1 / 3 + 0.4) / 2, 3)
+
+
 def test_an_interval_holds_the_median() -> None:
     middle, low, high = interval([1.0, 2.0, 3.0, 4.0, 100.0])
     assert low <= middle == 3.0 <= high
@@ -56,7 +65,14 @@ def test_an_interval_holds_the_median() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"arms": ("x",)}, {"arms": ()}, {"arms": ("vllm-push",) * 2}, {"rounds": 0}]
+    "changes",
+    [
+        {"arms": ("x",)},
+        {"arms": ()},
+        {"arms": (ALONE,)},
+        {"arms": ("vllm-push",) * 2},
+        {"rounds": 0},
+    ],
 )
 def test_wrong_plans_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(BadValue):

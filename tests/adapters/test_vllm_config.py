@@ -128,9 +128,10 @@ def test_streamed_parts_are_whole_blocks(step_tokens: int, block: int, part: int
     assert read.stream_tokens == part
 
 
-def test_no_stream_without_the_check_of_the_prompt() -> None:
-    with pytest.raises(BadValue, match="stream"):
-        settings({"stream": True, "check_prompt_digest": False}, step_tokens=512)
+@pytest.mark.parametrize("key", ["stream", "bidirectional_kv_xfer"])
+def test_nothing_that_rests_on_the_check_of_the_prompt_without_it(key: str) -> None:
+    with pytest.raises(BadValue, match=key):
+        settings({key: True, "check_prompt_digest": False}, step_tokens=512)
 
 
 def test_layers_are_cut_where_asked_for_and_only_of_a_stream() -> None:

@@ -297,6 +297,17 @@ def test_groups_of_every_kind_are_read() -> None:
     ]
 
 
+def test_the_blocks_of_a_window_come_whole_where_a_prefix_cache_gives_them_on() -> None:
+    views = caches()
+    apart = spec("SlidingWindowMLASpec", sliding_window=20, prefix_cacheable=False)
+    for kept, others in ((True, [FULL, WINDOW]), (False, [FULL, apart])):
+        groups = cache_groups(config(*others), prefix_caching=True)
+        shard, _ = describe_groups(views, groups, HEADS)
+        assert [group.whole_blocks for group in shard.groups] == [False, kept]
+    shard, _ = describe_groups(views, cache_groups(config(FULL, WINDOW)), HEADS)
+    assert not any(group.whole_blocks for group in shard.groups)
+
+
 @pytest.mark.parametrize(
     ("unknown", "text"),
     [

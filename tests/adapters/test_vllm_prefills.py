@@ -69,6 +69,7 @@ class Engine:
     scheduler: SchedulerSide = attrs.field(
         factory=lambda: SchedulerSide(settings(), attrs.evolve(TABLES, grain=T))
     )
+    asks_prompt_logprobs: bool = False
     request: Any = None
     in_flight: list[int] = attrs.field(factory=list)
 
@@ -82,6 +83,7 @@ class Engine:
             num_in_flight_tokens=0,
             max_tokens=self.max_tokens,
             status=Status.RUNNING,
+            get_skip_reading_prefix_cache=lambda: self.asks_prompt_logprobs,
         )
         self.scheduler.on_new_request(self.request)
         self.orders()
@@ -257,6 +259,15 @@ def test_a_prompt_without_digest_is_not_streamed() -> None:
     engine = Engine()
     engine.request.prompt_token_ids = None
     assert [engine.step(32) for _ in range(3)] == [[], [], []]
+
+
+def test_a_prompt_that_cannot_be_shortened_is_not_streamed() -> None:
+    """Nothing of it is handed over: its last step writes the state that a stream would show."""
+    tables = attrs.evolve(TABLES, left_out=1)
+    engine = Engine(scheduler=SchedulerSide(settings(), tables), asks_prompt_logprobs=True)
+    assert [engine.step(32) for _ in range(3)] == [[], [], []]
+    held, (abort,) = engine.finish()
+    assert (held, type(abort)) == (False, Abort)
 
 
 def test_without_the_option_nothing_is_streamed() -> None:

@@ -54,7 +54,6 @@ def config(
         (config(decode_context_parallel_size=2), "decode_context_parallel_size = 2"),
         (config(prefill_context_parallel_size=2), "prefill_context_parallel_size = 2"),
         (config(lookahead=2), "num_prefill_lookahead_tokens = 2"),
-        (config(sleeps=True), "enable_sleep_mode: a sleeping engine"),
     ],
 )
 def test_it_is_named(refused: Any, text: str) -> None:
@@ -96,6 +95,17 @@ def test_neuron_shows_no_layer_before_the_end_of_a_step() -> None:
 
     with pytest.raises(LocalFault, match=r"layer_slices: .*Neuron"):
         KvxferNeuronConnector(config(options=LAYERS), None, None)
+
+
+def test_sleep_is_served_where_vllm_tells_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+    sleeps = config(sleeps=True)
+    monkeypatch.delattr(base.KVConnectorBase_V1, "unregister_kv_caches", raising=False)
+    with pytest.raises(LocalFault, match="enable_sleep_mode: a sleeping engine"):
+        compat.settings_of(sleeps, "")
+    monkeypatch.setattr(base.KVConnectorBase_V1, "unregister_kv_caches", None, raising=False)
+    assert compat.settings_of(sleeps, "").engine_id == "eng_dp3"
 
 
 def test_replicas_and_ranks_are_served() -> None:

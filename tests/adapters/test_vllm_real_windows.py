@@ -9,8 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from vllm_real_engine import BLOCK, Engine, write_config
+from vllm_loopback_pair import tensor
+from vllm_real_engine import BLOCK, BLOCKS, Engine, write_config
+
+from kvxfer.layout.tokens import wanted_tokens
+from kvxfer_vllm.geometry import cache_groups, describe_groups
 
 # Warnings of vLLM and torch are theirs to mend.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
@@ -70,6 +75,24 @@ def test_a_consumer_is_given_the_whole_window(folder: Path) -> None:
         # The last token of the prompt is computed here.
         assert engine.step()[2] == {name: 1}
     assert dropped > 0
+
+
+def test_no_block_that_the_prefix_cache_gives_on_lacks_a_token(folder: Path) -> None:
+    """vLLM hashes every full block of a load, the one in which a window begins, too."""
+    engine = Engine(folder, "kv_consumer", "fail", "KvxferConnector", window=WINDOW)
+    groups = cache_groups(engine.scheduler.kv_cache_config, prefix_caching=True)
+    memory = {f"l{i}": tensor(np.zeros((BLOCKS, 2, BLOCK, 8), np.uint16)) for i in range(2)}
+    window = describe_groups(memory, groups, 2)[0].groups[1]
+    for length in LENGTHS:
+        name = f"cmpl-{length}-0-0badcafe"
+        engine.add(name, CONSUME, prompt=range(length))
+        (receive,), _, _ = engine.step()
+        register = receive.register
+        first, _ = wanted_tokens(window, register.token_start, register.token_stop)
+        filled = [i for i, block in enumerate(register.tables[1].blocks.tolist()) if block]
+        assert first == filled[0] * BLOCK
+        engine.step(finished_recving={name})
+        engine.step()
 
 
 @pytest.mark.parametrize("length", [2, 16, 17, 33, 64])

@@ -173,6 +173,16 @@ def test_bad_parameters_fail_the_load_by_policy() -> None:
     assert "remote_port" in order.why
 
 
+def test_what_was_found_here_is_not_named_as_bad() -> None:
+    """Before vLLM 0.30 failures are told by block, and other requests use the blocks of a hit."""
+    scheduler, req = side(), request(CONSUME | {"remote_port": "x"})
+    scheduler.on_new_request(req)
+    wanted, _ = scheduler.matched_tokens(req, T)
+    scheduler.after_alloc(req, ([5, 6, 7],), wanted)
+    (order,) = orders(scheduler)
+    assert [list(group) for group in order.blocks] == [[6, 7]]
+
+
 def test_bad_parameters_are_computed_here_by_the_other_policy() -> None:
     scheduler, req = side(fail=False), request(CONSUME | {"remote_port": "x"})
     scheduler.on_new_request(req)

@@ -56,6 +56,8 @@ class StandInAgent:
     coming: list[Result] = attrs.field(factory=list)
     """Results that come while the worker waits."""
     on_wait: Callable[[], None] = lambda: None
+    left: tuple[str, ...] = ()
+    """What a peer may still reach."""
 
     def wait(self, timeout_s: float) -> bool:
         self.on_wait()
@@ -71,6 +73,13 @@ class StandInAgent:
 
     def close(self) -> None:
         self.closed = True
+
+    def quiesce(self, timeout_s: float) -> tuple[str, ...]:
+        self.calls.append(("quiesce", {"timeout_s": timeout_s}))
+        return self.left
+
+    def resume(self) -> None:
+        self.calls.append(("resume", {}))
 
     def register(self, **given: Any) -> None:
         self.calls.append(("register", given))

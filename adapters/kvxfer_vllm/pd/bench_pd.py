@@ -17,13 +17,13 @@ from kvxfer.errors import BadValue
 from kvxfer_vllm.pd.cli import CHUNK_TOKENS, Common, run_to_end, setting_of
 from kvxfer_vllm.pd.engines import Tuning
 from kvxfer_vllm.pd.model import BYTES_OF_DTYPE
-from kvxfer_vllm.pd.sweep import ARMS, Plan, run_sweep
+from kvxfer_vllm.pd.sweep import ARMS, WAYS, Plan, run_sweep
 
-DEFAULT_ARMS = ("kvxfer-push", "vllm-push", "vllm-pull")
+DEFAULT_ARMS = ("kvxfer-push", "vllm-push", "vllm-pull", "one-engine")
 
 
 @click.command("pd", context_settings={"show_default": True})
-@click.option("--arm", "arms", multiple=True, help=f"{', '.join(ARMS)}; repeatable.")
+@click.option("--arm", "arms", multiple=True, help=f"{', '.join(WAYS)}; repeatable.")
 @click.option("--length", "lengths", multiple=True, type=click.IntRange(1, 3900), help="Tokens.")
 @click.option("--rounds", default=20, type=click.IntRange(1, 1000), help="Requests of each row.")
 @click.option(
@@ -80,7 +80,7 @@ def bench_pd(
     tuning = Tuning(
         dtype=dtype, block_tokens=block_size, step_tokens_max=step_tokens, log_level="WARNING"
     )
-    if any(ARMS[arm].mode.streams for arm in plan.arms):
+    if any(ARMS[arm].mode.streams for arm in plan.arms if arm in ARMS):
         tuning = attrs.evolve(tuning, step_tokens_max=min(step_tokens, CHUNK_TOKENS))
     common = Common(connector=None, module=None, dtype=dtype, run_dir=run_dir)
 
@@ -96,15 +96,33 @@ def bench_pd(
 
 
 def _show(report: dict[str, Any]) -> None:
+    """Medians, then what each way is beside the others in the same round."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="real pairs on this CPU", title_justify="left")
-    names = ("load", "tokens", "rate", "way", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50")
-    ratios = sorted({name for row in report["rows"] for name in row if "_to_" in name})
-    for heading in (*names, "gap_max_ms_p50", "failed", *ratios):
-        table.add_column(heading, justify="right")
-    for row in report["rows"]:
-        plain = (str(row[name]) for name in (*names, "gap_max_ms_p50", "failed"))
-        table.add_row(*plain, *(str(row.get(name, "")) for name in ratios))
-    Console(stderr=True).print(table)
+    console = Console(stderr=True)
+    times = Table(title="real pairs on this CPU, milliseconds", title_justify="left")
+    for heading in ("load", "way", "TTFT p50", "p90", "TPOT p50", "longest gap", "failed"):
+        times.add_column(heading, justify="left" if heading in ("load", "way") else "right")
+    beside = Table(title="in the same round", title_justify="left")
+    for heading in ("load", "way", "what", "median", "95 % interval"):
+        beside.add_column(heading)
+    idle = [row for row in report["rows"] if row["load"] == "idle"]
+    for row in idle:
+        used = f"P {row['p_cpus']:g}, D {row['d_cpus']:g} processors"
+        console.print(f"idle, {row['way']}: {used}", highlight=False)
+    for row in (row for row in report["rows"] if row["load"] != "idle"):
+        load = f"{row['tokens']} tokens" + (f" at {row['rate']:g}/s" if row["rate"] else "")
+        shown = ("ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "gap_max_ms_p50")
+        times.add_row(load, row["way"], *(_ms(row[one]) for one in shown), str(row["failed"]))
+        for name, found in row.items():
+            if "_to_" in name or "_over_" in name:
+                middle, low, high = found
+                beside.add_row(load, row["way"], name, f"{middle:g}", f"{low:g} to {high:g}")
+    console.print(times)
+    if beside.row_count:
+        console.print(beside)
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"

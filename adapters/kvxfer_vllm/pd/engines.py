@@ -106,6 +106,8 @@ class Tuning:
     policy: Policy = Policy.FAIL
     options: Mapping[str, Any] = attrs.field(factory=dict)
     """`kv_connector_extra_config` of both engines of a pair."""
+    arguments: tuple[str, ...] = ()
+    """More of the command line, of all engines."""
 
 
 @attrs.frozen(kw_only=True)
@@ -170,6 +172,7 @@ def argv(spec: EngineSpec, stack: Stack, tuning: Tuning, model: Path) -> list[st
     }
     for option, value in options.items():
         command += [option, value]
+    command += tuning.arguments
     # A prefix cache at D would hide whether a transfer took place.
     command += ["--enforce-eager", "--no-enable-prefix-caching", "--disable-uvicorn-access-log"]
     if spec.role is not None:

@@ -36,6 +36,8 @@ class Kind:
     """Tokens at the end of a prompt that D computes itself."""
     options: Mapping[str, Any] = attrs.field(factory=dict)
     """Of both engines' connectors."""
+    arguments: tuple[str, ...] = ()
+    """More of the engines' command lines."""
     modes: tuple[Mode, ...] = (Mode.PUSH, Mode.PULL, Mode.PUSH_STREAM)
 
     def by_layers(self) -> Kind:
@@ -48,6 +50,14 @@ def _tiny(config: Mapping[str, Any]) -> Callable[[Path], None]:
     return partial(write_tiny, config=config)
 
 
+REFERENCE_LATENTS = (
+    # Where the CPU has AMX, vLLM prefers a backend for latents that takes bfloat16 only.
+    *("--attention-backend", "CPU_MLA"),
+    # vLLM 0.32's own kernels for norms and positions take a model's views of its latents for
+    # rows that lie one behind the other: an answer then depends on what else is in the batch.
+    *("--compilation-config", '{"custom_ops": ["none"]}'),
+)
+STAGED = ("--worker-cls", "kvxfer_vllm.pd.staged_worker.StagedWorker")
 IN_ONE_STEP = (Mode.PUSH, Mode.PULL)
 """vLLM's CPU backend computes prompts of such models in one step: no chunk leaves before."""
 
@@ -78,6 +88,7 @@ KINDS = (
         what="multi-head latent attention",
         write=_tiny(LATENT),
         modes=IN_ONE_STEP,
+        arguments=REFERENCE_LATENTS,
         prefill=EngineShape(block_tokens=16),
         decode=EngineShape(block_tokens=16),
     ),
@@ -99,12 +110,14 @@ KINDS = (
         what="latents, two tensor ranks at P, one at D: the second one has nothing to do",
         write=_tiny(LATENT),
         modes=IN_ONE_STEP,
+        arguments=REFERENCE_LATENTS,
         prefill=EngineShape(tensor_ranks=2, block_tokens=16),
         decode=EngineShape(block_tokens=16),
     ),
     Kind(
         name="pp-2-1",
         what="dense, two pipeline stages at P, one at D",
+        arguments=STAGED,
         prefill=EngineShape(pipeline_ranks=2),
     ),
 )

@@ -130,6 +130,18 @@ class Pair:
         """Stop all processes of an engine where they are, or let them go on."""
         self._running[spec.name].signal_group(signal.SIGSTOP if on else signal.SIGCONT)
 
+    def freeze_all(self, *, on: bool) -> None:
+        """The same for both engines, the router and what was started beside them.
+
+        A router that ran on would find its engines silent and leave them out.
+        """
+        for running in self._running.values():
+            running.signal_group(signal.SIGSTOP if on else signal.SIGCONT)
+
+    def cpu_seconds(self, spec: EngineSpec) -> float:
+        """Processor time of an engine's processes since they started."""
+        return processes.cpu_seconds(self._running[spec.name].pid)
+
     def log(self, name: str) -> Path:
         """Where the engine called `name` logs."""
         return self.setting.run / f"{name}.log"

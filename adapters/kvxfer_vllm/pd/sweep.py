@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import statistics
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,11 +18,11 @@ import aiohttp
 import attrs
 
 from kvxfer.bench.environment import environment
-from kvxfer.bench.harness import percentile
 from kvxfer.errors import BadValue, LocalFault
 from kvxfer_vllm.pd.engines import Mode, Stack, Tuning
 from kvxfer_vllm.pd.pair import Pair, Setting
 from kvxfer_vllm.pd.prompts import prompt
+from kvxfer_vllm.pd.sweep_figures import ALONE, figures, ratios
 from kvxfer_vllm.pd.timing import Times, timed
 
 ARMS = {
@@ -33,11 +33,14 @@ ARMS = {
     "vllm-push": Stack(module=None),
     "vllm-pull": Stack(connector="NixlConnector", module=None, mode=Mode.PULL),
 }
-"""What can be compared, by name."""
+"""Pairs that can be compared, by name."""
+WAYS = (*ARMS, ALONE)
 SETTLE_S = 0.2
 """From letting a pair go on until it is asked: its timers have fired by then."""
 WARM_ROUNDS = 2
-RESAMPLES = 2000
+THAW_TOKENS = 16
+"""A small request that is not counted goes before what is: it meets what a pair's having been
+stopped has broken."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,14 +55,15 @@ class Plan:
     open_requests: int = 30
     open_rounds: int = 2
     answer_tokens: int = 16
+    idle_s: float = 5.0
     seed: int = 1
 
     def __attrs_post_init__(self) -> None:
         for name in self.arms:
-            if name not in ARMS:
-                raise BadValue("arm", name, f"one of {', '.join(ARMS)}")
-        if len(set(self.arms)) < len(self.arms) or not self.arms:
-            raise BadValue("arms", list(self.arms), "one or more, no two alike")
+            if name not in WAYS:
+                raise BadValue("arm", name, f"one of {', '.join(WAYS)}")
+        if len(set(self.arms)) < len(self.arms) or not set(self.arms) - {ALONE}:
+            raise BadValue("arms", list(self.arms), "a pair or more, no two alike")
         if self.rounds < 1 or self.open_rounds < 0 or self.open_requests < 1:
             raise BadValue("rounds", self.rounds, "1 or more")
 
@@ -76,7 +80,7 @@ class Sweep:
 
     async def start(self, tuning: Tuning) -> None:
         """Start one pair after the other; each is stopped once it is warm."""
-        for name in self.plan.arms:
+        for name in (one for one in self.plan.arms if one != ALONE):
             run = self.setting.run / name
             run.mkdir(parents=True, exist_ok=True)
             for log in run.glob("*.log"):
@@ -88,16 +92,16 @@ class Sweep:
             for number in range(WARM_ROUNDS):
                 for length in (*self.plan.lengths, self.plan.open_tokens):
                     await self._ask(name, prompt(length, f"warm {number}"))
-            self._freeze(name, on=True)
-
-    def _freeze(self, name: str, *, on: bool) -> None:
-        pair = self.pairs[name]
-        for spec in (pair.prefill, pair.decode):
-            pair.freeze(spec, on=on)
+            self.pairs[name].freeze_all(on=True)
+        if ALONE in self.plan.arms:
+            # Asked directly, a D of ours is an engine like any other; it keeps no prefixes.
+            self.pairs[ALONE] = next(iter(self.pairs.values()))
+            self.failed[ALONE] = 0
 
     async def _ask(self, name: str, token_ids: Sequence[int]) -> Times | None:
         pair = self.pairs[name]
-        got = await timed(self.session, pair.router_url, token_ids, self.plan.answer_tokens)
+        url = pair.decode.url if name == ALONE else pair.router_url
+        got = await timed(self.session, url, token_ids, self.plan.answer_tokens)
         if got is None:
             self.failed[name] += 1
         return got
@@ -117,6 +121,24 @@ class Sweep:
             | ratios(found, name)
             for name, times in found.items()
         ]
+
+    async def idle(self) -> list[dict[str, Any]]:
+        """Nobody asks anything: how much of a processor each engine of a pair uses then."""
+        rows = []
+        for name, pair in self.pairs.items():
+            if name == ALONE:
+                continue
+            async with _Running(self, name):
+                await asyncio.sleep(SETTLE_S)
+                specs, began_s = (pair.prefill, pair.decode), time.monotonic()
+                before = [pair.cpu_seconds(spec) for spec in specs]
+                await asyncio.sleep(self.plan.idle_s)
+                spent = [pair.cpu_seconds(spec) for spec in specs]
+                wall_s = time.monotonic() - began_s
+            p_cpus, d_cpus = ((a - b) / wall_s for a, b in zip(spent, before, strict=True))
+            used = {"p_cpus": round(p_cpus, 3), "d_cpus": round(d_cpus, 3)}
+            rows.append({"load": "idle", "tokens": 0, "rate": 0.0, "way": name} | used)
+        return rows
 
     async def open(self, rate: float) -> list[dict[str, Any]]:
         """Requests that arrive whether or not the last one has been answered."""
@@ -157,56 +179,18 @@ class _Running:
     name: str
 
     async def __aenter__(self) -> None:
-        self.sweep._freeze(self.name, on=False)
+        self.sweep.pairs[self.name].freeze_all(on=False)
         await asyncio.sleep(SETTLE_S)
+        await self.sweep._ask(self.name, prompt(THAW_TOKENS, "thaw"))
 
     async def __aexit__(self, *_: object) -> None:
-        self.sweep._freeze(self.name, on=True)
+        self.sweep.pairs[self.name].freeze_all(on=True)
 
 
 def rotated(names: Sequence[str], number: int) -> list[str]:
+    """The same names, another one first each time."""
     shift = number % len(names)
     return [*names[shift:], *names[:shift]]
-
-
-def figures(times: Sequence[Times | None]) -> dict[str, Any]:
-    """Medians and 90th percentiles in milliseconds of the answers that were whole."""
-    whole = [one for one in times if one is not None]
-    row: dict[str, Any] = {"requests": len(whole), "failed": len(times) - len(whole)}
-    for name in ("ttft", "tpot", "gap_max"):
-        key = "gap_s_max" if name == "gap_max" else f"{name}_s"
-        for percent in (50, 90):
-            found = percentile([getattr(one, key) * 1e3 for one in whole], percent)
-            row[f"{name}_ms_p{percent}"] = None if found is None else round(found, 3)
-    return row
-
-
-def ratios(found: dict[str, list[Times | None]], name: str) -> dict[str, Any]:
-    """To each of vLLM's own arms: the median over rounds and its 95 % interval (bootstrap)."""
-    row: dict[str, Any] = {}
-    for other in found:
-        if not other.startswith("vllm-") or other == name:
-            continue
-        pairs = [
-            (ours, theirs)
-            for ours, theirs in zip(found[name], found[other], strict=True)
-            if ours is not None and theirs is not None
-        ]
-        for what in ("ttft", "tpot"):
-            values = [getattr(a, f"{what}_s") / getattr(b, f"{what}_s") for a, b in pairs]
-            if values:
-                row[f"{what}_to_{other}"] = [round(one, 3) for one in interval(values)]
-    return row
-
-
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, and the bounds between which 95 % of the medians of resamples lie."""
-    draw = random.Random(0)
-    medians = sorted(
-        statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES)
-    )
-    low, high = medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES)]
-    return statistics.median(values), low, high
 
 
 async def run_sweep(setting: Setting, plan: Plan, tuning: Tuning) -> dict[str, Any]:
@@ -215,6 +199,8 @@ async def run_sweep(setting: Setting, plan: Plan, tuning: Tuning) -> dict[str, A
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         sweep = Sweep(plan, setting, session)
         await sweep.start(tuning)
+        setting.say("idle")
+        rows += await sweep.idle()
         for length in plan.lengths:
             setting.say(f"one at a time, {length} tokens")
             rows += await sweep.closed(length)
@@ -222,8 +208,8 @@ async def run_sweep(setting: Setting, plan: Plan, tuning: Tuning) -> dict[str, A
             setting.say(f"{rate:g} requests a second, {plan.open_tokens} tokens")
             rows += await sweep.open(rate)
         # Stopped processes cannot end when they are asked to.
-        for name in sweep.pairs:
-            sweep._freeze(name, on=False)
+        for pair in sweep.pairs.values():
+            pair.freeze_all(on=False)
     return {
         "bench": "pd",
         "environment": environment(),

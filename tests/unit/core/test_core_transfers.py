@@ -10,7 +10,7 @@ import pytest
 from core_rig import linked, told
 
 from kvxfer.core import effects as fx
-from kvxfer.core.ids import Attempt, Incarnation, Part, Reason, TransferId
+from kvxfer.core.ids import Attempt, Incarnation, LinkId, Part, PeerKey, Reason, TransferId
 from kvxfer.core.messages import (
     Cancel,
     Cancelled,
@@ -448,6 +448,33 @@ def test_an_answering_producer_is_never_found_silent() -> None:
     duet.cancel("t", d)
     duet.deliver_all(cable)
     assert told(duet, d)[-1] == "LetGo"
+
+
+def test_a_consumer_s_own_absence_is_no_silence_of_its_producer() -> None:
+    """[J3] D stood still for an hour, and P too: D asks again before it judges."""
+    duet, cable = linked()
+    d = duet.register("t", deadline_ms=10_000_000)
+    duet.deliver_all(cable)
+    now_ms = duet.now_ms = duet.now_ms + 3_600_000
+    duet.consumer.resumed(now_ms)
+    duet.advance(0)
+    assert told(duet, d) == []
+    for _ in range(duet.timings.renew_misses_max):
+        cable.to_producer.clear()
+        duet.advance(duet.timings.renew_ms)
+    assert told(duet, d) == ["Lost:PEER_SILENT"]
+
+
+def test_a_handshake_goes_on_where_this_side_stood_still() -> None:
+    duet = Duet()
+    key = PeerKey("eng-P", 0)
+    duet.consumer.open_link(LinkId(1), key, 0)
+    later_ms = duet.timings.handshake_ms * 3
+    duet.consumer.resumed(later_ms)
+    duet.consumer.advance(later_ms)
+    assert not any(isinstance(effect, fx.DropLink) for effect in duet.consumer.poll())
+    duet.consumer.advance(later_ms + duet.timings.handshake_ms)
+    assert any(isinstance(effect, fx.DropLink) for effect in duet.consumer.poll())
 
 
 def test_dead_consumer_frees_the_source_by_its_lease() -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import threading
+import time
 from collections import deque
 from types import SimpleNamespace
 
@@ -445,6 +446,23 @@ def test_closed_agent_refuses_work(start: Start) -> None:
     d.agent.close()
     with pytest.raises(LocalFault, match="closed"):
         register(d, p, "t", 1)
+
+
+def test_a_consumer_that_stood_still_does_not_take_its_producer_for_silent(
+    start: Start,
+) -> None:
+    """Its thread does nothing for longer than a silent peer is borne; so does a paused host."""
+    quick = Timings(renew_ms=100, renew_misses_max=5)
+    p = start("P", Role.PRODUCER, 1)
+    d = start("D", Role.CONSUMER, timings=quick)
+    register(d, p, "t", 1)
+    until(lambda: p.agent.counters()["live"] == 1)
+    assert d.agent._token is not None
+    d.agent._token.run_sync_soon(time.sleep, 2.5)
+    until(lambda: d.agent.counters().get("stalls", 0) > 0)
+    offer(p, "t", 2)
+    assert isinstance(d.collect(2)[0], Landed)
+    assert np.array_equal(d.block(1), p.block(2))
 
 
 def test_lease_is_kept_while_renewed(start: Start) -> None:

@@ -155,6 +155,28 @@ def test_fields_that_must_agree(other: dict[str, object], field: str) -> None:
         edges_between(engine(1, 4), engine(1, **other))  # type: ignore[arg-type]
 
 
+def test_whole_blocks_of_a_window_need_a_producer_that_keeps_as_much() -> None:
+    def sized(blocks_joined: int, **other: object) -> Shard:
+        shard = engine(1, 4)
+        (group,) = shard.groups
+        tokens, physical = group.tokens_per_block, group.physical_blocks
+        group = attrs.evolve(
+            group,
+            reach=3,
+            tokens_per_block=tokens * blocks_joined,
+            physical_per_block=blocks_joined,
+            physical_blocks=physical,
+            **other,
+        )
+        return attrs.evolve(shard, groups=(group,))
+
+    for at_p, at_d in ((1, 1), (2, 1)):
+        assert edges_between(sized(at_p), sized(at_d, whole_blocks=True))
+    assert edges_between(sized(1), sized(2))
+    with pytest.raises(LayoutMismatch, match="without a prefix cache at the consumer"):
+        edges_between(sized(1), sized(2, whole_blocks=True))
+
+
 def test_maps_that_ask_for_too_many_edges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """M1: n replicas that each want a head from n owners are n x n edges."""
     count = 20

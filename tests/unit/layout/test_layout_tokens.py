@@ -111,6 +111,18 @@ def test_what_a_group_needs(reach: int | None, start: int, stop: int, wanted: tu
     assert wanted_tokens(group, start, stop) == wanted
 
 
+@pytest.mark.parametrize(
+    ("start", "stop", "wanted"),
+    [(0, 3, (0, 3)), (0, 10, (4, 10)), (6, 10, (6, 10)), (0, 12, (8, 12)), (12, 12, (12, 12))],
+)
+def test_the_first_block_of_a_window_is_needed_whole_where_others_use_it(
+    start: int, stop: int, wanted: tuple
+) -> None:
+    group = attrs.evolve(engine().groups[0], reach=3, whole_blocks=True)
+    assert group.tokens_per_block == 4
+    assert wanted_tokens(group, start, stop) == wanted
+
+
 def test_tokens_are_cut_at_whole_states() -> None:
     group = engine().groups[0]
     assert token_spans(group, 3, 11) == [(3, 11)]
