@@ -26,6 +26,9 @@ class KvxferNeuronConnector(KvxferConnector):
     worker_class = NeuronWorkerSide
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+        if extra.get("layer_slices", 1) != 1:
+            raise LocalFault("layer_slices: a step on Neuron shows nothing before its end")
         super().__init__(vllm_config, role, kv_cache_config)
         if isinstance(self._worker, NeuronWorkerSide):
             self._worker.marks = _marks(vllm_config)

@@ -144,6 +144,8 @@ def settings_of(vllm_config: Any, named_mode: str, default_mode: str = "push") -
     )
     if settings.stream_tokens:
         _check_streaming()
+    if settings.layer_slices > 1:
+        _check_layers(vllm_config)
     return settings
 
 
@@ -154,11 +156,32 @@ def _chunk_tokens_max(scheduler_config: Any) -> int:
     return min(longest, threshold) if threshold > 0 else longest
 
 
-def _check_streaming() -> None:
+def shows_running_blocks() -> bool:
+    """This vLLM tells a connector the blocks of a request that runs; streams need it."""
     from vllm.v1.core.sched.output import SchedulerOutput
 
-    if not hasattr(SchedulerOutput, "kv_connector_block_state"):
+    return hasattr(SchedulerOutput, "kv_connector_block_state")
+
+
+def _check_streaming() -> None:
+    if not shows_running_blocks():
         raise LocalFault("stream: this vLLM does not show the blocks of a running request")
+
+
+def _check_layers(vllm_config: Any) -> None:
+    """Refuse engines in which the call for a layer does not say that its cache is written."""
+    from vllm.platforms import current_platform
+
+    device = current_platform.device_type
+    if device != "cpu":
+        raise LocalFault(
+            f"layer_slices: on {device} a layer is written some time after save_kv_layer; "
+            "this version of kvxfer_vllm waits for no event and serves CPU only"
+        )
+    if getattr(vllm_config.parallel_config, "use_ubatching", False):
+        raise LocalFault("layer_slices: with micro-batches a layer is called before it is written")
+    if getattr(vllm_config, "speculative_config", None) is not None:
+        raise LocalFault("layer_slices: not served with speculative decoding, which writes ahead")
 
 
 def block_ids_of(scheduler_output: Any) -> Callable[[str], BlockIds | None]:

@@ -37,6 +37,8 @@ DEADLINE_S = 60.0
 LEASE_S = 30.0
 KEPT_S = 480.0
 LOAD_TOKENS_MIN = 64
+SLICES_MAX = 1024
+"""More parts than these a consumer does not make, for all tokens together (spec 6.4)."""
 SECONDS_MAX = 86_400.0
 PORT_MAX = 65_535
 
@@ -81,7 +83,8 @@ class Settings:
     """Fewer tokens than these P computes rather than loads them from D."""
     stream_tokens: int = 0
     """P offers what is final while the prefill runs, in parts of so many tokens; 0: at its end."""
-
+    layer_slices: int = 1
+    """The last tokens leave in so many slices of the layers, while the others are computed."""
     key_file: str = ""
     """Keys that every peer has to prove; empty: those of KVXFER_KEYS, or none."""
     require_authentication: bool = True
@@ -141,10 +144,9 @@ def read_settings(
     transport, options = _transport(extra)
     check_digest = _flag(extra, "check_prompt_digest", True)
     bidirectional = _flag(extra, "bidirectional_kv_xfer", False)
-    stream = _flag(extra, "stream", False)
-    for key, value in (("stream", stream), ("bidirectional_kv_xfer", bidirectional)):
-        if value and not check_digest:
-            raise BadValue(key, value, "false where check_prompt_digest is false")
+    stream, slices = _stream(extra)
+    if not check_digest:
+        _refuse_blind(stream=stream, bidirectional_kv_xfer=bidirectional)
     return Settings(
         engine_id=engine_id,
         role=Role.BOTH if bidirectional else role,
@@ -167,6 +169,7 @@ def read_settings(
         kept_ms=_seconds_to_ms(extra, "decoder_kv_blocks_ttl", KEPT_S),
         load_tokens_min=_count(extra, "kv_recompute_threshold", LOAD_TOKENS_MIN),
         stream_tokens=step_tokens if stream else 0,
+        layer_slices=slices,
         key_file=_path(extra, "key_file"),
         require_authentication=_flag(extra, "require_authentication", True),
         tls=_tls(extra),
@@ -278,6 +281,23 @@ def _count(extra: Mapping[str, Any], key: str, default: int) -> int:
     if type(value) is not int or value < 0:
         raise BadValue(key, value, "a whole number of at least 0")
     return value
+
+
+def _refuse_blind(**flags: bool) -> None:
+    """Refuse what serves wrong tokens where nobody compares the prompts."""
+    for key, value in flags.items():
+        if value:
+            raise BadValue(key, value, "false where check_prompt_digest is false")
+
+
+def _stream(extra: Mapping[str, Any]) -> tuple[bool, int]:
+    """Is what is final to leave early, and the last chunk in how many slices of layers."""
+    stream, slices = _flag(extra, "stream", False), extra.get("layer_slices", 1)
+    if type(slices) is not int or not 1 <= slices <= SLICES_MAX:
+        raise BadValue("layer_slices", slices, f"a whole number from 1 to {SLICES_MAX}")
+    if slices > 1 and not stream:
+        raise BadValue("layer_slices", slices, "1 where stream is not true")
+    return stream, slices
 
 
 def _flag(extra: Mapping[str, Any], key: str, default: bool) -> bool:

@@ -190,9 +190,14 @@ class KvxferConnector(KVConnectorBase_V1, SupportsHMA):
         """Loads are asynchronous; nothing waits inside the forward pass."""
 
     def save_kv_layer(
-        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+        self,
+        layer_name: str,
+        kv_layer: Any,  # noqa: ARG002
+        attn_metadata: Any,  # noqa: ARG002
+        **kwargs: Any,  # noqa: ARG002
     ) -> None:
-        """Offers are made step by step or at the end of a prefill, not per layer."""
+        """With `layer_slices`, what of the last chunks is written leaves from here."""
+        self.worker_side.layer_saved(layer_name)
 
     def wait_for_save(self) -> None:
         """Sources stay held until reported as sent; nothing waits here."""

@@ -202,14 +202,22 @@ def _fingerprint(group: CacheGroup, view: TensorLike) -> str:
 
 
 def _distinct_views(caches: Mapping[str, TensorLike], layers: Sequence[str]) -> Views:
-    """The group's layers in address order; layers that share another's cache are left out."""
+    """The group's layers in address order; layers that share another's cache are left out.
+
+    Those with memory of their own stay in the order in which the model computes them.
+    """
     missing = [name for name in layers if name not in caches]
     if missing or not layers:
         raise LayoutMismatch(f"no cache was registered for layers {missing or 'of the group'}")
     by_address: dict[int, tuple[str, TensorLike]] = {}
     for name in layers:
         by_address.setdefault(caches[name].data_ptr(), (name, caches[name]))
-    return [by_address[address] for address in sorted(by_address)]
+    bases = {view.untyped_storage().data_ptr(): None for _, view in by_address.values()}
+    rank = {base: number for number, base in enumerate(bases)}
+    return sorted(
+        by_address.values(),
+        key=lambda pair: (rank[pair[1].untyped_storage().data_ptr()], pair[1].data_ptr()),
+    )
 
 
 def _areas(views: Views, areas: list[Area], memories: list[Memory]) -> tuple[int, ...]:

@@ -80,6 +80,21 @@ class Extend:
 
 
 @attrs.frozen(kw_only=True)
+class LastChunk:
+    """Producer: this step computes the end of a streamed prefill, and no later step writes to it.
+
+    Its layers may leave one by one while the step computes. A Seal follows in any case, or
+    an end without a result.
+    """
+
+    request_id: str
+    tokens_before: int
+    """Tokens that are final in all layers when the step begins."""
+    grow: Grow
+    """The end of the offer: true when every layer has been computed."""
+
+
+@attrs.frozen(kw_only=True)
 class Seal:
     """Producer: a streamed prefill is finished; its blocks are held as by Send."""
 
@@ -111,7 +126,8 @@ class Abort:
     held: bool = False
 
 
-Order = Receive | Refuse | Drop | Decline | Expect | Send | Stream | Extend | Seal | Halt | Abort
+ProducerOrder = Expect | Send | Stream | Extend | LastChunk | Seal | Halt | Abort
+Order = Receive | Refuse | Drop | Decline | ProducerOrder
 
 
 @attrs.frozen(kw_only=True)

@@ -12,7 +12,7 @@ offered whole, under another tag, once it has been computed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import attrs
@@ -23,7 +23,17 @@ from kvxfer.layout.geometry import BlockTable
 from kvxfer_vllm.answers import answer
 from kvxfer_vllm.config import Settings
 from kvxfer_vllm.digest import prompt_digest
-from kvxfer_vllm.metadata import Abort, Expect, Extend, Halt, Order, Seal, Send, Stream
+from kvxfer_vllm.metadata import (
+    Abort,
+    Expect,
+    Extend,
+    Halt,
+    LastChunk,
+    Order,
+    Seal,
+    Send,
+    Stream,
+)
 from kvxfer_vllm.tables import BlockIds, Tables
 
 FINISHED_WELL = frozenset({"FINISHED_LENGTH_CAPPED", "FINISHED_STOPPED"})
@@ -41,7 +51,8 @@ class _Prefill:
     tokens_found: int | None = None
     """Computed tokens at admission. They may be another request's in the same step."""
     streamed: int = 0
-    """Tokens offered so far while the prefill runs; 0: no stream is open."""
+    """Tokens that the open stream reaches: those offered, or computed in their last chunk and
+    offered layer by layer. 0: no stream is open."""
     halted: bool = False
     """A stream of it was ended by a preemption."""
     traceparent: str = ""
@@ -103,11 +114,14 @@ class Prefills:
 
     def step(
         self,
-        scheduled: Collection[str],
+        scheduled: Mapping[str, int],
         preempted: Collection[str],
         block_ids_of: Callable[[str], BlockIds | None],
     ) -> list[Order]:
-        """What of the streams leaves, or must stop, before this step computes."""
+        """What of the streams leaves, or must stop, before this step computes.
+
+        `scheduled`: how many tokens of each request it computes.
+        """
         if not self.settings.stream_tokens:
             return []
         orders: list[Order] = []
@@ -115,12 +129,13 @@ class Prefills:
             prefill = self._live.get(request_id)
             if prefill is not None:
                 orders += self._preempt(prefill)
-        for request_id in scheduled:
+        for request_id, tokens in scheduled.items():
             prefill = self._live.get(request_id)
             if prefill is None:
                 continue
             if not prefill.halted:
                 orders += self._advance(prefill, block_ids_of)
+                orders += self._last_chunk(prefill, tokens, block_ids_of)
             elif not prefill.announced:
                 prefill.announced = True
                 orders.append(_expect(prefill))
@@ -181,6 +196,51 @@ class Prefills:
             return [Extend(request_id=prefill.request_id, grow=grow)]
         offer = self._offer(prefill, tables, token_count, sealed=False)
         return [Stream(request_id=prefill.request_id, offer=offer)]
+
+    def _last_chunk(
+        self, prefill: _Prefill, tokens: int, block_ids_of: Callable[[str], BlockIds | None]
+    ) -> list[Order]:
+        """Let the layers of the last chunk leave one by one, if this step computes it."""
+        before = prefill.request.num_computed_tokens
+        if not self._may_leave_by_layers(prefill) or before + tokens < prefill.wanted:
+            return []
+        block_ids = block_ids_of(prefill.request_id)
+        if block_ids is None:
+            return []
+        tables = self.tables.cut(block_ids, 0, prefill.wanted)
+        orders: list[Order] = []
+        if not prefill.streamed:
+            offer = self._offer(prefill, tables, 0, sealed=False)
+            orders.append(Stream(request_id=prefill.request_id, offer=offer))
+        prefill.streamed = prefill.wanted
+        orders.append(
+            LastChunk(
+                request_id=prefill.request_id,
+                tokens_before=self._computed_before(prefill),
+                grow=self._grow(prefill, tables, prefill.wanted, sealed=True),
+            )
+        )
+        return orders
+
+    def _may_leave_by_layers(self, prefill: _Prefill) -> bool:
+        """Its prompt can be streamed, and nothing is decoded here into the block of its end."""
+        return (
+            self.settings.layer_slices > 1
+            and prefill.streams
+            and prefill.request.prompt_token_ids is not None
+            and prefill.wanted > 0
+            and prefill.request.max_tokens == 1
+        )
+
+    def _computed_before(self, prefill: _Prefill) -> int:
+        """Tokens of full parts that earlier steps have computed by the time this one computes.
+
+        Of what was found in the prefix cache, see `_final_tokens`: not in its first step.
+        """
+        computed = prefill.request.num_computed_tokens
+        if computed == prefill.tokens_found:
+            return 0
+        return int(computed // self.settings.stream_tokens * self.settings.stream_tokens)
 
     def _final_tokens(self, prefill: _Prefill) -> int:
         """Tokens of full parts that no step in flight or to come writes.

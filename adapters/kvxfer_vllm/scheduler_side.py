@@ -10,7 +10,7 @@ nothing, since the scheduler may ask many times; a request is loaded at most onc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum, auto
 from typing import Any
 
@@ -158,11 +158,11 @@ class SchedulerSide:
 
     def follow_step(
         self,
-        scheduled: Collection[str],
+        scheduled: Mapping[str, int],
         preempted: Collection[str],
         block_ids_of: Callable[[str], BlockIds | None],
     ) -> None:
-        """A step was planned: which requests it computes and which it has preempted."""
+        """A step was planned: tokens that it computes, by request, and whom it has preempted."""
         self._orders += self._prefills.step(scheduled, preempted, block_ids_of)
 
     def take_orders(self) -> StepOrders:

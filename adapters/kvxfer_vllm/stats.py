@@ -45,8 +45,9 @@ COUNTERS = (
     "bytes_read",
     "descriptors_posted",
     "streamed",
+    "sliced",
 )
-"""Counters that only grow, the agent's but for the last; published as differences."""
+"""Counters that only grow, the agent's but for the last two; published as differences."""
 
 GAUGES = (
     "quarantined",
@@ -125,6 +126,8 @@ class StatsCollector:
 
     streamed: int = 0
     """Offers that were begun while their prefill ran."""
+    sliced: int = 0
+    """Those of them whose last chunk was begun while its later layers were computed."""
     _data: Data = attrs.field(factory=empty_data)
     _published: dict[str, int] = attrs.field(factory=dict)
 
@@ -142,7 +145,7 @@ class StatsCollector:
 
     def take(self, counters: Mapping[str, int]) -> Data | None:
         """What is new since the last call, None where nothing is. `counters` are the agent's."""
-        values = {**counters, "streamed": self.streamed}
+        values = {**counters, "streamed": self.streamed, "sliced": self.sliced}
         for name in (*COUNTERS, *GAUGES):
             value = values.get(name, 0)
             before = self._published.get(name, 0)

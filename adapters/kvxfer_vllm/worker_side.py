@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, assert_never
 import attrs
 
 from kvxfer.driver import Agent, AgentConfig, Memory, Role, Timings, keys_from
+from kvxfer.driver.commands import Grow
 from kvxfer.driver.results import Landed, Lost, Result, Unsent
 from kvxfer.errors import BadValue, LocalFault
 from kvxfer.layout.geometry import RankHolding, Shard
 from kvxfer.layout.halves import with_halves
 from kvxfer_vllm.config import Settings, port_of_rank
 from kvxfer_vllm.geometry import CacheGroup, TensorLike, describe_groups
+from kvxfer_vllm.layers import Layers, part_layers
 from kvxfer_vllm.ledger import Ledger, Report
 from kvxfer_vllm.metadata import (
     Abort,
@@ -30,7 +32,9 @@ from kvxfer_vllm.metadata import (
     Expect,
     Extend,
     Halt,
+    LastChunk,
     Order,
+    ProducerOrder,
     Receive,
     Refuse,
     Seal,
@@ -80,6 +84,8 @@ class WorkerSide:
     _metrics: Server | None = None
     _last_step: int = 0
     _tails: Tails | None = None
+    _layers: Layers | None = None
+    """None until the caches are registered."""
     _asleep: bool = False
 
     def register_caches(self, caches: Mapping[str, TensorLike], packing: str = "") -> None:
@@ -93,7 +99,9 @@ class WorkerSide:
         if self.zeroed:
             self._tails = Tails.of(shard, caches)
         shard = attrs.evolve(shard, ranks=self.exchange(*shard.ranks))
-        self._agent = self.start_agent(self._agent_config(shard, memories))
+        config = self._agent_config(shard, memories)
+        self._layers = Layers.of(shard, config.part_layers, self._grow)
+        self._agent = self.start_agent(config)
         try:
             self._metrics = serve_metrics(self.settings, self._agent)
         except BadValue:
@@ -151,9 +159,14 @@ class WorkerSide:
         if orders.step <= self._last_step:
             return
         self._last_step = orders.step
+        self.layers.begin_step()
         for order in orders.orders:
             self._carry_out(order)
         self._drain_halted()
+
+    def layer_saved(self, layer: str) -> None:
+        """The step at work has written this layer's cache; called between two layers."""
+        self.layers.saved(layer)
 
     def take_report(self) -> Report:
         """Request ids that have ended since the last call."""
@@ -166,7 +179,10 @@ class WorkerSide:
 
     def take_stats(self) -> Data | None:
         """Statistics since the last call, None where nothing happened."""
-        return None if self._agent is None else self.stats.take(self._agent.counters())
+        if self._agent is None:
+            return None
+        self.stats.sliced = self.layers.begun
+        return self.stats.take(self._agent.counters())
 
     def close(self) -> None:
         """Stop the agent. Peers are told; may never be called, they then find out by silence."""
@@ -176,6 +192,12 @@ class WorkerSide:
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
+
+    @property
+    def layers(self) -> Layers:
+        """What the step at work has written. vLLM registers the caches before the first step."""
+        assert self._layers is not None
+        return self._layers
 
     @property
     def agent(self) -> Agent:
@@ -245,7 +267,7 @@ class WorkerSide:
             case _:
                 assert_never(order)
 
-    def _produce(self, order: Expect | Send | Stream | Extend | Seal | Halt | Abort) -> None:
+    def _produce(self, order: ProducerOrder) -> None:
         match order:
             case Expect(request_id=request_id, transfer_id=transfer_id):
                 self.agent.expect(transfer_id, tag=request_id)
@@ -257,19 +279,27 @@ class WorkerSide:
                 self.stats.streamed += 1
                 self.agent.offer(**attrs.asdict(offer, recurse=False))
             case Extend(grow=grow):
-                self.agent.grow(**attrs.asdict(grow, recurse=False))
+                self._grow(grow)
+            case LastChunk():
+                self.layers.add(order)
             case Seal(request_id=request_id, grow=grow):
                 self.ledger.close_stream(request_id, grow.tag)
-                self.agent.grow(**attrs.asdict(grow, recurse=False))
+                if not self.layers.take_sealed(grow.tag):
+                    self._grow(grow)
             case Halt(transfer_id=transfer_id, tag=tag):
+                self.layers.take_sealed(tag)
                 self.ledger.halt_stream(tag)
                 self.agent.withdraw(transfer_id, tag=tag)
             case Abort(request_id=request_id, transfer_id=transfer_id, held=held):
+                self.layers.take_sealed(request_id)
                 if held:
                     self.ledger.close_stream(request_id, request_id)
                 self.agent.withdraw(transfer_id, tag=request_id)
             case _:
                 assert_never(order)
+
+    def _grow(self, grow: Grow) -> None:
+        self.agent.grow(**attrs.asdict(grow, recurse=False))
 
     def _agent_config(self, shard: Shard, memories: tuple[Memory, ...]) -> AgentConfig:
         settings = self.settings
@@ -289,6 +319,7 @@ class WorkerSide:
             ),
             check_digest=settings.check_digest,
             part_tokens=settings.stream_tokens if listens else 0,
+            part_layers=part_layers(shard, settings.layer_slices) if listens else 0,
             keys=keys_from(settings.key_file),
             require_authentication=settings.require_authentication,
             allow_unauthenticated=settings.allow_unauthenticated,

@@ -94,8 +94,9 @@ class Grow:
     """Producer: more of an offer that is not sealed is final.
 
     `tables` name all blocks so far. Of tokens [token_count, token_ahead) the first
-    `layers_final` layers of every group are final, too, in this rank's own order. Ignored
-    where the offer has ended meanwhile: Unsent is or was on its way.
+    `layers_final` layers of every group are final, too, in this rank's own order: all of a
+    group that has fewer. States are not cut by layers and not meant. Ignored where the
+    offer has ended meanwhile: Unsent is or was on its way.
     """
 
     transfer_id: TransferId

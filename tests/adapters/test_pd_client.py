@@ -11,7 +11,16 @@ import attrs
 from aiohttp import web
 
 from kvxfer_vllm.pd.client import Answer, Client, completion, tokens_of
-from kvxfer_vllm.pd.engines import EngineSpec, Mode, Policy, Stack, Tuning, argv, environment
+from kvxfer_vllm.pd.engines import (
+    LAYER_SLICES,
+    EngineSpec,
+    Mode,
+    Policy,
+    Stack,
+    Tuning,
+    argv,
+    environment,
+)
 from kvxfer_vllm.pd.legs import ProducerPlace, decode_leg, prefill_leg
 from kvxfer_vllm.pd.logs import LogTail
 from kvxfer_vllm.pd.ports import LOOPBACK, pick_ports
@@ -201,6 +210,9 @@ def test_the_mode_names_the_connector_and_asks_for_streams() -> None:
     assert unchecked["kv_connector_extra_config"] == {"stream": False}
     assert (Mode.PULL.connector, Mode.PULL.order) == ("NixlPullConnector", "pull")
     assert Mode.PUSH_STREAM.order == "push"
+    layers = attrs.evolve(stream, mode=Mode.PUSH_LAYERS)
+    assert layers.options == {"stream": True, "layer_slices": LAYER_SLICES}
+    assert [mode.streams for mode in Mode] == [False, False, True, True]
     assert attrs.evolve(stream, module=None).options == {}
 
 

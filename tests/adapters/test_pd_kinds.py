@@ -43,6 +43,7 @@ PUSH = ModeReport(
     bytes_received=9,
     bytes_read=0,
     streamed=0,
+    sliced=0,
     seconds=1.0,
 )
 REPORT = KindReport(kind="k", modes=(PUSH,), sensitive=2, controls=2, seconds=1.0)
@@ -90,6 +91,8 @@ def test_the_ports_of_all_ranks_are_free() -> None:
         {"bytes_received": 0},
         {"bytes_read": 9},
         {"streamed": 1},
+        {"sliced": 1},
+        {"mode": "push-layers", "streamed": 2},
         {"mode": "push-stream"},
         {"mode": "pull"},
     ],
@@ -98,6 +101,7 @@ def test_a_mode_is_good_only_if_all_came_the_way_it_says(changes: dict[str, obje
     assert PUSH.good
     assert attrs.evolve(PUSH, mode="pull", bytes_read=9).good
     assert attrs.evolve(PUSH, mode="push-stream", streamed=2).good
+    assert attrs.evolve(PUSH, mode="push-layers", streamed=2, sliced=2).good
     assert not attrs.evolve(PUSH, **changes).good
 
 

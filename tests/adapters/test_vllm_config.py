@@ -82,6 +82,10 @@ def test_data_parallel_ranks_listen_on_ports_of_their_own() -> None:
         ("mode", "sideways"),
         ("mode", None),
         ("stream", "yes"),
+        ("layer_slices", 0),
+        ("layer_slices", True),
+        ("layer_slices", 1025),
+        ("layer_slices", "4"),
         ("split_kv", 1),
         ("bidirectional_kv_xfer", 1),
         ("kv_recompute_threshold", -1),
@@ -128,6 +132,15 @@ def test_streamed_parts_are_whole_blocks(step_tokens: int, block: int, part: int
 def test_nothing_that_rests_on_the_check_of_the_prompt_without_it(key: str) -> None:
     with pytest.raises(BadValue, match=key):
         settings({key: True, "check_prompt_digest": False}, step_tokens=512)
+
+
+def test_layers_are_cut_where_asked_for_and_only_of_a_stream() -> None:
+    assert settings({"stream": True}, step_tokens=512).layer_slices == 1
+    both = {"stream": True, "layer_slices": 4}
+    assert settings(both, step_tokens=512).layer_slices == 4
+    assert settings({"layer_slices": 1}).layer_slices == 1
+    with pytest.raises(BadValue, match=r"layer_slices = 4: .*stream"):
+        settings({"layer_slices": 4}, step_tokens=512)
 
 
 def test_an_unknown_role_is_refused() -> None:

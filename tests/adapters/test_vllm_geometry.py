@@ -233,6 +233,9 @@ def test_layers_with_memory_of_their_own() -> None:
     assert (plane.layer_areas, plane.offset) == ((0, 1, 2), 64)
     assert [m.base for m in memories] == [a.base for a in shard.areas]
     check_shard(shard, Limits())
+    # Whatever order their memory has, layers stand in the model's: slices of them leave so.
+    turned = attrs.evolve(GROUP, layers=NAMES[::-1])
+    assert describe_caches(views, turned, HEADS)[0].groups[0].layers == NAMES[::-1]
     views[NAMES[2]] = attrs.evolve(views[NAMES[2]], offset=32)
     with pytest.raises(LayoutMismatch, match=r"layers\.2\S+ starts 32 bytes"):
         describe_caches(views, GROUP, HEADS)

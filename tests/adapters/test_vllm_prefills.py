@@ -14,7 +14,18 @@ from vllm_settings import settings_for
 
 from kvxfer.driver import Initiator
 from kvxfer_vllm.config import Settings
-from kvxfer_vllm.metadata import Abort, Expect, Extend, Halt, Order, Receive, Seal, Send, Stream
+from kvxfer_vllm.metadata import (
+    Abort,
+    Expect,
+    Extend,
+    Halt,
+    LastChunk,
+    Order,
+    Receive,
+    Seal,
+    Send,
+    Stream,
+)
 from kvxfer_vllm.params import STREAM_KEY
 from kvxfer_vllm.scheduler_side import SchedulerSide
 from kvxfer_vllm.tables import GroupBlocks, Tables
@@ -54,6 +65,7 @@ class Engine:
     depth: int = 1
     found: int = 0
     params: dict[str, object] = attrs.field(factory=lambda: PRODUCE)
+    max_tokens: int = 1
     scheduler: SchedulerSide = attrs.field(
         factory=lambda: SchedulerSide(settings(), attrs.evolve(TABLES, grain=T))
     )
@@ -69,6 +81,7 @@ class Engine:
             num_prompt_tokens=len(PROMPT),
             num_computed_tokens=0,
             num_in_flight_tokens=0,
+            max_tokens=self.max_tokens,
             status=Status.RUNNING,
             get_skip_reading_prefix_cache=lambda: self.asks_prompt_logprobs,
         )
@@ -261,6 +274,114 @@ def test_without_the_option_nothing_is_streamed() -> None:
     engine = Engine(scheduler=SchedulerSide(settings(stream_tokens=0), TABLES))
     assert [engine.step(32) for _ in range(3)] == [[], [], []]
     assert isinstance(engine.finish()[1][0], Send)
+
+
+# --- the last chunk by layers ---
+
+
+def layered(**changes: Any) -> Engine:
+    side = SchedulerSide(settings(layer_slices=4), attrs.evolve(TABLES, grain=T))
+    return Engine(scheduler=side, **changes)
+
+
+def last(orders: Sequence[Order]) -> tuple[int, int, int]:
+    """Of the last order, which tells of the last chunk: tokens before, at its end, blocks."""
+    chunk = orders[-1]
+    assert isinstance(chunk, LastChunk)
+    assert chunk.grow.sealed
+    return chunk.tokens_before, chunk.grow.token_count, len(chunk.grow.tables[0].blocks)
+
+
+def test_the_step_that_computes_the_end_of_a_prompt_is_told() -> None:
+    engine = layered()
+    assert engine.step(32) == []
+    assert offered(engine.step(32)) == [(Stream, 32, 2)]
+    orders = engine.step(36)
+    assert offered(orders[:-1]) == [(Extend, 64, 4)]
+    assert last(orders) == (64, 100, 7)
+    held, orders = engine.finish()
+    assert held
+    assert offered(orders) == [(Seal, 100, 7)]
+    assert not engine.scheduler._prefills
+
+
+def test_a_prompt_of_one_chunk_is_streamed_by_its_layers() -> None:
+    """Nothing of it is final when its stream begins, but all its blocks are named."""
+    engine = layered()
+    stream, _ = orders = engine.step(100)
+    assert offered([stream]) == [(Stream, 0, 7)]
+    assert last(orders) == (0, 100, 7)
+    held, orders = engine.finish()
+    assert held
+    assert offered(orders) == [(Seal, 100, 7)]
+
+
+def test_what_a_step_in_flight_computes_is_there_when_the_next_one_computes() -> None:
+    engine = layered(depth=2)
+    engine.step(32)
+    engine.step(32)
+    assert last(engine.step(36)) == (64, 100, 7)
+
+
+def test_before_a_chunk_that_begins_inside_a_part_the_full_parts_are_there() -> None:
+    engine = layered()
+    engine.step(40)
+    assert last(engine.step(60)) == (32, 100, 7)
+
+
+def test_a_cache_hit_may_be_computed_by_another_request_of_the_same_step() -> None:
+    engine = layered(found=64)
+    assert last(engine.step(36)) == (0, 100, 7)
+    engine = layered(found=48)
+    engine.step(32)
+    assert last(engine.step(20)) == (64, 100, 7)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        Engine(),
+        layered(params=PRODUCE | {STREAM_KEY: False}),
+        # What it decodes goes into the block of the prompt's end.
+        layered(max_tokens=2),
+    ],
+    ids=["not asked for", "not streamed", "decodes on"],
+)
+def test_else_the_end_waits_for_the_prefill(engine: Engine) -> None:
+    assert engine.step(100) == []
+    assert offered(engine.finish()[1]) == [(Send, 100, 7)]
+
+
+def test_an_abort_behind_the_last_chunk_holds_its_blocks() -> None:
+    engine = layered()
+    engine.step(100)
+    held, orders = engine.finish(Status.FINISHED_ABORTED)
+    assert held
+    assert isinstance(orders[0], Abort)
+    assert orders[0].held
+
+
+def test_a_preemption_behind_the_last_chunk_halts_it_whoever_tells() -> None:
+    engine = layered()
+    engine.step(100)
+    engine.preempt()
+    engine.scheduler.follow_step({}, {ID}, lambda _: None)
+    (halt,) = engine.orders()
+    assert isinstance(halt, Halt)
+    # Its next life is offered whole.
+    engine.in_flight.clear()
+    engine.request.num_in_flight_tokens = 0
+    assert [type(order) for order in engine.step(100)] == [Expect]
+    (send,) = engine.finish()[1]
+    assert isinstance(send, Send)
+    assert send.offer.tag != halt.tag
+
+    engine = layered()
+    engine.step(100)
+    engine.preempt()
+    held, orders = engine.finish(Status.FINISHED_ABORTED)
+    assert not held
+    assert isinstance(orders[0], Halt)
 
 
 @pytest.mark.parametrize(

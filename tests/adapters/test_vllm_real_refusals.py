@@ -17,7 +17,14 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 pytest.importorskip("vllm")
 
 
-def config(*, lookahead: int = 0, sleeps: bool = False, **parallel: int) -> Any:
+def config(
+    *,
+    lookahead: int = 0,
+    sleeps: bool = False,
+    drafts: bool = False,
+    options: dict[str, Any] | None = None,
+    **parallel: int,
+) -> Any:
     """A VllmConfig as far as settings are read from it."""
     sizes = {
         "tensor_parallel_size": 1,
@@ -28,13 +35,14 @@ def config(*, lookahead: int = 0, sleeps: bool = False, **parallel: int) -> Any:
     }
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(
-            kv_connector_extra_config={},
+            kv_connector_extra_config=options or {},
             engine_id="eng_dp3",
             kv_role="kv_producer",
             kv_load_failure_policy="fail",
         ),
         parallel_config=SimpleNamespace(**(sizes | parallel)),
         num_prefill_lookahead_tokens=lookahead,
+        speculative_config=object() if drafts else None,
         model_config=SimpleNamespace(enable_sleep_mode=sleeps),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=64, long_prefill_token_threshold=0),
     )
@@ -51,6 +59,42 @@ def config(*, lookahead: int = 0, sleeps: bool = False, **parallel: int) -> Any:
 def test_it_is_named(refused: Any, text: str) -> None:
     with pytest.raises(KvxferError, match=text):
         compat.settings_of(refused, "")
+
+
+LAYERS = {"stream": True, "layer_slices": 4}
+
+
+def test_layers_are_served_on_a_cpu() -> None:
+    if not compat.shows_running_blocks():
+        pytest.skip("vLLM before 0.29 shows no running request's blocks")
+    assert compat.settings_of(config(options=LAYERS), "").layer_slices == 4
+
+
+@pytest.mark.parametrize(
+    ("device", "refused", "text"),
+    [
+        ("cuda", config(options=LAYERS), "on cuda a layer is written some time after"),
+        ("cpu", config(options=LAYERS, use_ubatching=True), "micro-batches"),
+        ("cpu", config(options=LAYERS, drafts=True), "speculative"),
+    ],
+)
+def test_layers_are_refused_where_the_hook_says_too_little(
+    monkeypatch: pytest.MonkeyPatch, device: str, refused: Any, text: str
+) -> None:
+    from vllm import platforms
+
+    if not compat.shows_running_blocks():
+        pytest.skip("vLLM before 0.29 shows no running request's blocks")
+    monkeypatch.setattr(platforms, "_current_platform", SimpleNamespace(device_type=device))
+    with pytest.raises(LocalFault, match=f"layer_slices: .*{text}"):
+        compat.settings_of(refused, "")
+
+
+def test_neuron_shows_no_layer_before_the_end_of_a_step() -> None:
+    from kvxfer_neuron.connector import KvxferNeuronConnector
+
+    with pytest.raises(LocalFault, match=r"layer_slices: .*Neuron"):
+        KvxferNeuronConnector(config(options=LAYERS), None, None)
 
 
 def test_sleep_is_served_where_vllm_tells_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

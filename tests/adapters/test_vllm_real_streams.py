@@ -103,6 +103,59 @@ def test_an_abort_in_mid_stream_frees_its_blocks_only_after_the_report(folder: P
 
 
 @pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(("tokens", "window"), [(100, 0), (30, 0), (100, 40)])
+def test_the_last_chunk_is_told_in_the_plan_that_computes_it(
+    folder: Path, depth: int, tokens: int, window: int
+) -> None:
+    engine = producer(
+        folder, step_tokens=32, async_scheduling=depth > 1, layer_slices=2, window=window
+    )
+    free = engine.free_blocks()
+    request = engine.add(ID, PRODUCE, prompt=range(tokens))
+    flying: list[Any] = []
+    planned = 0
+    told: list[str] = []
+    for _ in range(12):
+        plan = engine.scheduler.schedule()
+        told += names(plan)
+        chunks = [o for o in orders(plan) if type(o).__name__ == "LastChunk"]
+        before, planned = planned, planned + plan.num_scheduled_tokens.get(ID, 0)
+        # vLLM computes one token less of a prompt of which D has to compute one.
+        end = request.num_prompt_tokens
+        assert bool(chunks) == (before < end <= planned)
+        for chunk in chunks:
+            assert (chunk.tokens_before, chunk.grow.token_count) == (before // 32 * 32, end)
+            full, *windows = chunk.grow.tables
+            assert len(full.blocks) == -(-end // BLOCK)
+            assert 0 not in full.blocks.tolist()
+            # What D's window reaches has not been given back by then.
+            reach = -(-(window - 1) // BLOCK)
+            assert all(0 not in table.blocks.tolist()[-reach:] for table in windows)
+        flying.append(plan)
+        while len(flying) >= depth:
+            engine.end_step(flying.pop(0))
+        if request.is_finished() and not flying:
+            break
+    plan = engine.scheduler.schedule()
+    told += names(plan)
+    assert told[-2:] == ["LastChunk", "Seal"]
+    assert told.count("LastChunk") == 1
+    engine.end_step(plan, finished_sending={ID})
+    assert engine.free_blocks() == free
+
+
+def test_a_prefill_that_decodes_on_is_offered_at_its_end(folder: Path) -> None:
+    engine = producer(folder, layer_slices=2)
+    engine.add(ID, PRODUCE, max_tokens=3)
+    told = [name for _ in range(4) for name in map(_name, engine.step()[0])]
+    assert told == ["Expect", "Send"]
+
+
+def _name(order: Any) -> str:
+    return type(order).__name__
+
+
+@pytest.mark.parametrize("depth", [1, 2])
 def test_a_preemption_halts_the_stream_in_the_plan_that_frees_its_blocks(
     folder: Path, depth: int
 ) -> None:

@@ -48,6 +48,7 @@ def request(params: object, request_id: str, prompt: Sequence[int]) -> Any:
         num_prompt_tokens=len(prompt),
         num_computed_tokens=0,
         num_in_flight_tokens=0,
+        max_tokens=1,
         status=Status.RUNNING,
     )
 
@@ -57,6 +58,7 @@ class Engine:
     """One engine: its cache, and the connector's two sides."""
 
     memory: np.ndarray
+    """By block, then layer (where there are several), head, slot and element."""
     scheduler: SchedulerSide
     worker: WorkerSide
     received: set[str] = attrs.field(factory=set)
@@ -64,17 +66,20 @@ class Engine:
     sent: set[str] = attrs.field(factory=set)
 
     @classmethod
-    def start(cls, name: str, role: Role, **changes: Any) -> Engine:
+    def start(cls, name: str, role: Role, *, layers: int = 1, **changes: Any) -> Engine:
         settings = attrs.evolve(
             settings_for(
                 engine_id=name, role=role, port=0, offer_lease_ms=10_000, deadline_ms=10_000
             ),
             **changes,
         )
-        memory = np.zeros((BLOCKS, HEADS, T, CONTENT), np.uint16)
-        group = CacheGroup(layers=("l0",), tokens_per_block=T, manager_blocks=BLOCKS)
+        shape = (BLOCKS, layers, HEADS, T, CONTENT)
+        whole = np.zeros(shape, np.uint16)
+        memory = whole if layers > 1 else whole[:, 0]
+        caches = {f"l{n}": tensor(whole[:, n], whole) for n in range(layers)}
+        group = CacheGroup(layers=tuple(caches), tokens_per_block=T, manager_blocks=BLOCKS)
         worker = WorkerSide(settings, (group,), HEADS)
-        worker.register_caches({"l0": tensor(memory)})
+        worker.register_caches(caches)
         if worker.agent.address is not None:
             settings = attrs.evolve(settings, port=worker.agent.address[1])
         return cls(memory, SchedulerSide(settings, TABLES), worker)
@@ -94,11 +99,19 @@ class Engine:
     def compute(self, blocks: Sequence[int], start: int, stop: int, seed: int) -> None:
         """Write tokens [start, stop) of a prompt, as a forward pass does."""
         for token in range(start, stop):
-            self.memory[blocks[token // T], :, token % T] = seed * 1000 + token
+            self.memory[blocks[token // T], ..., token % T, :] = seed * 1000 + token
+
+    def compute_layer(
+        self, layer: int, blocks: Sequence[int], start: int, stop: int, seed: int
+    ) -> None:
+        """One layer of it; then vLLM calls the hook."""
+        for token in range(start, stop):
+            self.memory[blocks[token // T], layer, :, token % T] = seed * 1000 + token
+        self.worker.layer_saved(f"l{layer}")
 
     def tokens(self, blocks: Sequence[int], count: int) -> np.ndarray:
         """What the cache holds for the first `count` tokens."""
-        return np.concatenate([self.memory[b].swapaxes(0, 1) for b in blocks])[:count]
+        return np.concatenate([np.moveaxis(self.memory[b], -2, 0) for b in blocks])[:count]
 
     def step(
         self,
@@ -147,10 +160,12 @@ class Engine:
         self.worker.close()
 
 
-def tensor(memory: np.ndarray) -> Any:
-    """What vLLM would register for it."""
+def tensor(memory: np.ndarray, whole: np.ndarray | None = None) -> Any:
+    """What vLLM would register for it; `whole`: the allocation that it is a view of."""
     address = int(memory.ctypes.data)
-    storage = SimpleNamespace(data_ptr=lambda: address, nbytes=lambda: memory.nbytes)
+    base = memory if whole is None else whole
+    start, size = int(base.ctypes.data), base.nbytes
+    storage = SimpleNamespace(data_ptr=lambda: start, nbytes=lambda: size)
     return SimpleNamespace(
         shape=memory.shape,
         dtype="torch.float16",

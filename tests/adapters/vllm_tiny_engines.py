@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -180,13 +181,20 @@ class TinyEngine:
 
 
 def start(kind: str, folder: Path, cache_mib: int, **options: Any) -> TinyEngine:
-    """An engine with a cache of `cache_mib` MiB, ready to serve."""
+    """An engine of one of MODELS with a cache of `cache_mib` MiB."""
+    return start_model(BASE | MODELS[kind], folder, cache_mib, **OPTIONS.get(kind, {}), **options)
+
+
+def start_model(
+    model: Mapping[str, Any], folder: Path, cache_mib: int, **options: Any
+) -> TinyEngine:
+    """An engine of a model with this configuration; its weights are chance."""
     os.environ.update(ENVIRONMENT)
     from vllm import LLM
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(BASE | MODELS[kind]))
+    (folder / "config.json").write_text(json.dumps(model))
     made: list[tuple[Any, dict[str, Any]]] = []
     allocate = GPUModelRunner.initialize_kv_cache_tensors
 
@@ -207,7 +215,6 @@ def start(kind: str, folder: Path, cache_mib: int, **options: Any) -> TinyEngine
             max_num_batched_tokens=1024,
             kv_cache_memory_bytes=cache_mib << 20,
             enable_prefix_caching=False,
-            **OPTIONS.get(kind, {}),
             **options,
         )
     finally:

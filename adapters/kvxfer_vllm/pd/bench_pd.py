@@ -17,7 +17,7 @@ from kvxfer.errors import BadValue
 from kvxfer_vllm.pd.cli import CHUNK_TOKENS, Common, run_to_end, setting_of
 from kvxfer_vllm.pd.engines import Tuning
 from kvxfer_vllm.pd.model import BYTES_OF_DTYPE
-from kvxfer_vllm.pd.sweep import WAYS, Plan, run_sweep
+from kvxfer_vllm.pd.sweep import ARMS, WAYS, Plan, run_sweep
 
 DEFAULT_ARMS = ("kvxfer-push", "vllm-push", "vllm-pull", "one-engine")
 
@@ -80,7 +80,7 @@ def bench_pd(
     tuning = Tuning(
         dtype=dtype, block_tokens=block_size, step_tokens_max=step_tokens, log_level="WARNING"
     )
-    if any(arm.endswith("-stream") for arm in plan.arms):
+    if any(ARMS[arm].mode.streams for arm in plan.arms if arm in ARMS):
         tuning = attrs.evolve(tuning, step_tokens_max=min(step_tokens, CHUNK_TOKENS))
     common = Common(connector=None, module=None, dtype=dtype, run_dir=run_dir)
 

@@ -17,7 +17,14 @@ from kvxfer.errors import LocalFault
 from kvxfer_vllm.pd.client import completion
 from kvxfer_vllm.pd.crossing import crossed_prompts, differing, refused
 from kvxfer_vllm.pd.engines import EngineSpec, Stack, Tuning
-from kvxfer_vllm.pd.metrics import QUARANTINED, STREAMED, Received, Snapshot, received_between
+from kvxfer_vllm.pd.metrics import (
+    QUARANTINED,
+    SLICED,
+    STREAMED,
+    Received,
+    Snapshot,
+    received_between,
+)
 from kvxfer_vllm.pd.model import ModelShape
 from kvxfer_vllm.pd.pair import Pair, Setting
 from kvxfer_vllm.pd.ports import pick_ports
@@ -50,6 +57,8 @@ class Remains:
     quarantined: int
     streamed: int
     """Offers that P began while it still computed, since its start."""
+    sliced: int
+    """Those of them whose last chunk it began before its last layer."""
 
 
 async def run_check(
@@ -72,7 +81,7 @@ async def run_check(
     if stack.is_kvxfer:
         pair.end()
         # A stream asks for the check of the prompt: it is left out with it.
-        blind = {"check_prompt_digest": False, "stream": False}
+        blind = {"check_prompt_digest": False, "stream": False, "layer_slices": 1}
         unchecked = attrs.evolve(tuning, options={**tuning.options, **blind})
         pair = await Pair.start(setting, stack, unchecked)
     differs = await differing(pair, crossed, reference[requests:])
@@ -95,6 +104,7 @@ async def run_check(
         kv_bytes_expected=prompt_tokens * bytes_per_token,
         kv_bytes_read=traffic.received.bytes_read,
         streamed=remains[0].streamed if stack.is_kvxfer else None,
+        sliced=remains[0].sliced if stack.is_kvxfer else None,
         quarantined=sum(some.quarantined for some in remains),
         leaked=sum(some.leaked for some in remains),
         negative_control=Control(crossed=len(crossed), refused=refusals, differs=differs),
@@ -176,5 +186,10 @@ async def remains_of(pair: Pair) -> Remains:
     for spec in (pair.prefill, pair.decode):
         leaked += await pair.drained(spec, DRAIN_S)
         quarantined += round((await pair.scrape(spec)).value(QUARANTINED))
-    streamed = round((await pair.scrape(pair.prefill)).value(STREAMED))
-    return Remains(leaked=leaked, quarantined=quarantined, streamed=streamed)
+    at_p = await pair.scrape(pair.prefill)
+    return Remains(
+        leaked=leaked,
+        quarantined=quarantined,
+        streamed=round(at_p.value(STREAMED)),
+        sliced=round(at_p.value(SLICED)),
+    )

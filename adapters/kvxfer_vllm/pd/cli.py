@@ -34,7 +34,7 @@ mode_option = click.option(
     "--mode",
     type=click.Choice([mode.value for mode in Mode]),
     default=Mode.PUSH.value,
-    help="P writes, D reads, or P writes by chunks while it computes.",
+    help="P writes, D reads, or P writes while it computes: by chunks, the last one by layers.",
 )
 
 
@@ -94,7 +94,7 @@ def check(common: Common, requests: int, mode: str) -> None:
     async def work() -> bool:
         async with setting_of(common, "check") as setting:
             tuning = Tuning(dtype=common.dtype)
-            if Mode(mode) is Mode.PUSH_STREAM:
+            if Mode(mode).streams:
                 tuning = attrs.evolve(tuning, step_tokens_max=CHUNK_TOKENS)
             report = await run_check(setting, common.stack(mode), tuning, shape, requests)
         click.echo(report.line())
@@ -105,8 +105,9 @@ def check(common: Common, requests: int, mode: str) -> None:
 
 @main.command()
 @click.argument("names", nargs=-1)
+@click.option("--layers", is_flag=True, help="Stream the last chunk by layers.")
 @click.pass_obj
-def kinds(common: Common, names: tuple[str, ...]) -> None:
+def kinds(common: Common, names: tuple[str, ...], layers: bool) -> None:
     """Pairs of every kind of cache, each in every mode; NAMES picks kinds."""
     from kvxfer_vllm.pd.kind_check import kinds_line, run_kind
     from kvxfer_vllm.pd.kinds import picked
@@ -121,7 +122,7 @@ def kinds(common: Common, names: tuple[str, ...]) -> None:
         for kind in chosen:
             async with setting_of(common, f"kinds-{kind.name}", kind.write) as setting:
                 setting.say(f"{kind.name}: {kind.what}")
-                reports.append(await run_kind(setting, kind, common.dtype))
+                reports.append(await run_kind(setting, kind, common.dtype, layers=layers))
             click.echo(reports[-1].line())
         click.echo(kinds_line(reports))
         return all(report.good for report in reports)

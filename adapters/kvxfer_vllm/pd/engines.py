@@ -20,6 +20,8 @@ from kvxfer_vllm.pd.ports import LOOPBACK
 from kvxfer_vllm.pd.processes import Program
 
 MODEL_TOKENS_MAX = 4096
+LAYER_SLICES = 4
+"""In `push-layers` the last chunk leaves in so many slices."""
 
 
 class Policy(Enum):
@@ -36,11 +38,18 @@ class Mode(Enum):
     PULL = "pull"
     PUSH_STREAM = "push-stream"
     """Push by chunks, while P still computes."""
+    PUSH_LAYERS = "push-layers"
+    """The same, and the last chunk by slices of layers."""
 
     @property
     def connector(self) -> str:
         """The class to ask for where none is named."""
         return "NixlPullConnector" if self is Mode.PULL else "NixlPushConnector"
+
+    @property
+    def streams(self) -> bool:
+        """KV leaves while P still computes."""
+        return self in (Mode.PUSH_STREAM, Mode.PUSH_LAYERS)
 
     @property
     def order(self) -> str:
@@ -63,7 +72,10 @@ class Stack:
     @property
     def options(self) -> dict[str, Any]:
         """What the mode asks of `kv_connector_extra_config`."""
-        return {"stream": True} if self.is_kvxfer and self.mode is Mode.PUSH_STREAM else {}
+        if not self.is_kvxfer or not self.mode.streams:
+            return {}
+        layers = {"layer_slices": LAYER_SLICES} if self.mode is Mode.PUSH_LAYERS else {}
+        return {"stream": True, **layers}
 
     @property
     def name(self) -> str:

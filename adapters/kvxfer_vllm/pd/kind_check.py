@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -28,7 +28,7 @@ from kvxfer_vllm.pd.client import Answer, Body, completion
 from kvxfer_vllm.pd.engines import EngineShape, EngineSpec, Mode, Stack, Tuning
 from kvxfer_vllm.pd.kinds import Kind
 from kvxfer_vllm.pd.legs import decode_leg, fresh_name, prefill_leg
-from kvxfer_vllm.pd.metrics import STREAMED, Received
+from kvxfer_vllm.pd.metrics import SLICED, STREAMED, Received
 from kvxfer_vllm.pd.pair import Pair, Setting
 from kvxfer_vllm.pd.ports import pick_ports
 from kvxfer_vllm.pd.prompts import prompt
@@ -58,18 +58,21 @@ class ModeReport:
     bytes_received: int
     bytes_read: int
     streamed: int
+    sliced: int
     seconds: float
 
     @property
     def good(self) -> bool:
-        reads, streams = self.mode == Mode.PULL.value, self.mode == Mode.PUSH_STREAM.value
+        mode = Mode(self.mode)
+        reads = mode is Mode.PULL
         return (
             0 < self.requests == self.identical
             and self.tokens_moved == self.tokens_wanted
             and self.tokens_computed == 0
             and self.bytes_received > 0
             and self.bytes_read == (self.bytes_received if reads else 0)
-            and (self.streamed > 0) == streams
+            and (self.streamed > 0) == mode.streams
+            and (self.sliced > 0) == (mode is Mode.PUSH_LAYERS)
         )
 
 
@@ -118,9 +121,14 @@ def kinds_line(reports: Sequence[KindReport]) -> str:
     )
 
 
-async def run_kind(setting: Setting, kind: Kind, dtype: str) -> KindReport:
-    """One kind. A pair that does not start, or dies, is a report like any other."""
+async def run_kind(setting: Setting, kind: Kind, dtype: str, *, layers: bool = False) -> KindReport:
+    """One kind. A pair that does not start, or dies, is a report like any other.
+
+    `layers`: what is streamed leaves by chunks and the last chunk by layers.
+    """
     started_s = time.monotonic()
+    if layers:
+        kind = kind.by_layers()
     try:
         report = await _run_kind(setting, kind, dtype)
     except KvxferError as fault:
@@ -135,7 +143,8 @@ async def _run_kind(setting: Setting, kind: Kind, dtype: str) -> KindReport:
     controls = [_control(length) for length in CONTROL_LENGTHS]
     plain = EngineSpec(name="R", port=pick_ports(1)[0], shape=_plain_shape(kind))
     # Under this name the direction is left to each request.
-    stack = Stack(connector="KvxferConnector", mode=Mode.PUSH_STREAM)
+    streaming = Mode.PUSH_LAYERS if Mode.PUSH_LAYERS in kind.modes else Mode.PUSH_STREAM
+    stack = Stack(connector="KvxferConnector", mode=streaming)
     shapes = (kind.prefill, kind.decode)
     pair = await Pair.start(
         setting, stack, tuning_of(kind, dtype), beside=plain, shapes=shapes, routed=False
@@ -206,8 +215,9 @@ async def run_mode(
     received = await received_since(pair, before, len(prompts))
     # P publishes its counters with its next step.
     await pair.nudge(pair.prefill)
-    streamed = (await pair.scrape(pair.prefill)).value(STREAMED) - at_p.value(STREAMED)
-    return _report(kind, mode, prompts, answers, reference, received, round(streamed), started_s)
+    after = await pair.scrape(pair.prefill)
+    grown = {name: round(after.value(name) - at_p.value(name)) for name in (STREAMED, SLICED)}
+    return _report(kind, mode, prompts, answers, reference, received, grown, started_s)
 
 
 def _report(
@@ -217,7 +227,7 @@ def _report(
     answers: Sequence[Answer],
     reference: Sequence[Tokens],
     received: Received,
-    streamed: int,
+    grown: Mapping[str, int],
     started_s: float,
 ) -> ModeReport:
     left_out = sum(computed_at_d(kind, len(token_ids)) for token_ids in prompts)
@@ -230,7 +240,8 @@ def _report(
         tokens_computed=received.local_tokens - left_out,
         bytes_received=received.bytes_received or 0,
         bytes_read=received.bytes_read or 0,
-        streamed=streamed,
+        streamed=grown[STREAMED],
+        sliced=grown[SLICED],
         seconds=round(time.monotonic() - started_s, 1),
     )
 
@@ -249,7 +260,7 @@ async def both_legs(pair: Pair, mode: Mode, token_ids: Sequence[int]) -> Answer:
     name, client = fresh_name(), pair.setting.client
     p, d = pair.prefill.url, pair.decode.url
     prefill = prefill_leg(name, token_ids)
-    prefill["kv_transfer_params"][STREAM_KEY] = mode is Mode.PUSH_STREAM
+    prefill["kv_transfer_params"][STREAM_KEY] = mode.streams
     if mode is not Mode.PULL:
         decode = decode_leg(name, token_ids, pair.place, ANSWER_TOKENS)
         _, answer = await asyncio.gather(

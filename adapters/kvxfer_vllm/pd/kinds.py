@@ -40,6 +40,11 @@ class Kind:
     """More of the engines' command lines."""
     modes: tuple[Mode, ...] = (Mode.PUSH, Mode.PULL, Mode.PUSH_STREAM)
 
+    def by_layers(self) -> Kind:
+        """The same, streamed by layers too: that goes also where a prompt is one chunk."""
+        whole = tuple(mode for mode in self.modes if not mode.streams)
+        return attrs.evolve(self, modes=(*whole, Mode.PUSH_LAYERS))
+
 
 def _tiny(config: Mapping[str, Any]) -> Callable[[Path], None]:
     return partial(write_tiny, config=config)

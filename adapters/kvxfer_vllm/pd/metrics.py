@@ -26,6 +26,7 @@ CACHE_CONFIG = "vllm:cache_config_info"
 BYTES_RECEIVED = "vllm:kvxfer_bytes_received_total"
 BYTES_READ = "vllm:kvxfer_bytes_read_total"
 STREAMED = "vllm:kvxfer_streamed_total"
+SLICED = "vllm:kvxfer_sliced_total"
 QUARANTINED = "vllm:kvxfer_quarantined"
 
 

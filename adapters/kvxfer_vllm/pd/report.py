@@ -50,6 +50,8 @@ class CheckReport:
     """Those of them that D read itself; None where the connector does not count."""
     streamed: int | None
     """Requests of which KV was offered while P still computed; None as above."""
+    sliced: int | None
+    """Those of them whose last chunk was begun by layers; None as above."""
     quarantined: int
     leaked: int
     """Blocks still held on P and D, together, after the drain."""
@@ -73,9 +75,11 @@ class CheckReport:
     def moved_as_asked(self) -> bool:
         """The KV went the way that the mode says, as far as the connector counts."""
         reads = self.kv_bytes_received if self.mode == "pull" else 0
-        streams = self.mode == "push-stream"
-        return self.kv_bytes_read in (None, reads) and (
-            self.streamed is None or (self.streamed > 0) == streams
+        layers = self.mode == "push-layers"
+        streams = layers or self.mode == "push-stream"
+        return self.kv_bytes_read in (None, reads) and all(
+            count is None or (count > 0) == asked
+            for count, asked in ((self.streamed, streams), (self.sliced, layers))
         )
 
     def line(self) -> str:

@@ -28,6 +28,7 @@ from kvxfer_vllm.pd.timing import Times, timed
 ARMS = {
     "kvxfer-push": Stack(),
     "kvxfer-stream": Stack(mode=Mode.PUSH_STREAM),
+    "kvxfer-layers": Stack(mode=Mode.PUSH_LAYERS),
     "kvxfer-pull": Stack(connector="NixlPullConnector", mode=Mode.PULL),
     "vllm-push": Stack(module=None),
     "vllm-pull": Stack(connector="NixlConnector", module=None, mode=Mode.PULL),

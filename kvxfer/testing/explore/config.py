@@ -67,6 +67,8 @@ class Config:
     """D reads what P offers, instead of P writing it."""
     streams: bool = False
     """Offers come piece by piece, from nothing to the seal."""
+    by_layers: bool = False
+    """A piece is a layer of all tokens, instead of some tokens in all layers."""
     back: tuple[str, ...] = ()
     """Transfers that go the other way: P reads from D. Then both sides have both roles."""
     slow_resolve: bool = False

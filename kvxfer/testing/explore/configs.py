@@ -250,6 +250,15 @@ CONFIGS = (
         budgets={Budget.WITHDRAW: 1},
     ),
     Config(
+        name="layers",
+        about="the layers of one chunk become final one by one, then all is sealed, or too little",
+        parts=3,
+        streams=True,
+        by_layers=True,
+        time_passes=False,
+        budgets={Budget.CANCEL: 1, Budget.WITHDRAW: 1},
+    ),
+    Config(
         name="drain",
         about="either side drains at any point",
         parts=1,

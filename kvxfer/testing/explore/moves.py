@@ -116,12 +116,24 @@ def grow(rig: Rig, draft: Draft, index: int, tokens: int, *, sealed: bool) -> No
     rig.say(f"{rig.name(holding.producer)}'s engine {how} {holding.tag} at {tokens} tokens")
     event = ev.Grow(
         transfer_id=TransferId(holding.transfer_id),
-        token_count=tokens,
         sealed=sealed,
         tag=holding.tag,
         tables=(books.table(rig.content_tags.of(holding.tag)),),
+        **_stated(rig, tokens),
     )
     rig.handle(draft, holding.producer, event)
+
+
+def _stated(rig: Rig, tokens: int) -> dict[str, int]:
+    """How an engine says that so many tokens' worth of pieces is final."""
+    if not rig.config.by_layers:
+        return {"token_count": tokens}
+    whole = tokens == rig.config.parts * books.TOKENS_PER_PART
+    return {
+        "token_count": books.TOKENS_PER_PART if whole else 0,
+        "token_ahead": books.TOKENS_PER_PART,
+        "layers_final": tokens // books.TOKENS_PER_PART,
+    }
 
 
 def _drain(rig: Rig, draft: Draft, agent: int) -> None:

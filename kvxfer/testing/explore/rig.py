@@ -248,12 +248,16 @@ class Rig:
 
     def parts(self, producer: int) -> tuple[Part, ...]:
         rank = self.key(producer).rank
+        if self.config.by_layers:
+            layers = range(self.config.parts)
+            return tuple(Part(rank, 0, 0, books.TOKENS_PER_PART, n, n + 1) for n in layers)
         starts = range(0, self.config.parts * books.TOKENS_PER_PART, books.TOKENS_PER_PART)
         return tuple(Part(rank, 0, start, start + books.TOKENS_PER_PART) for start in starts)
 
     def part_index(self, part: Part) -> int:
         """Which cell of a slot the part fills."""
-        return part.producer_rank * self.config.parts + part.token_start // books.TOKENS_PER_PART
+        number = part.layer_start + part.token_start // books.TOKENS_PER_PART
+        return part.producer_rank * self.config.parts + number
 
     def _writers(self, agent: int) -> range:
         """Those of the other side that have a part."""

@@ -11,6 +11,7 @@ import attrs
 
 from kvxfer.core.attempts import Attempts
 from kvxfer.core.context import Context
+from kvxfer.core.ids import Part
 from kvxfer.core.memory import AttemptMemory
 from kvxfer.core.messages import Cancelled, Failed
 from kvxfer.core.operations import Operations
@@ -171,6 +172,11 @@ def _forgets_the_rest(_original: Any) -> Any:
         return final
 
     return take_final
+
+
+def _counts_no_layers(source: Source, part: Part) -> bool:
+    ahead = source.layers_final > 0 and part.token_stop <= source.token_ahead
+    return ahead or part.token_stop <= source.token_count
 
 
 SENDING = (
@@ -350,6 +356,13 @@ SENDING = (
         invariants=("Q1",),
         configs=("stream",),
         plant=method(Producer, "grow", _grows_to_the_end),
+    ),
+    Fault(
+        name="a layer is final too early",
+        about="P takes a layer for final because one before it is",
+        invariants=("Q1",),
+        configs=("layers",),
+        plant=method(Source, "is_final", lambda _original: _counts_no_layers),
     ),
     Fault(
         name="a seal forgets the rest",
