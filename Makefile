@@ -26,7 +26,7 @@ CHAOS_ARGS ?=
 SOAK_SECONDS ?= 3600
 SOAK_ARGS ?=
 UPSTREAM_ARGS ?=
-SCHEDULER_TESTS := $(wildcard tests/adapters/test_vllm_real_[shr]*.py)
+SCHEDULER_TESTS := $(wildcard tests/adapters/test_vllm_real_[shlr]*.py)
 CACHE_TESTS := $(wildcard tests/adapters/test_vllm_real_cache*.py)
 
 FABRIC_VENV := .venv-fabric
