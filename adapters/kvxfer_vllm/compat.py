@@ -146,7 +146,21 @@ def settings_of(vllm_config: Any, named_mode: str, default_mode: str = "push") -
         _check_streaming()
     if settings.layer_slices > 1:
         _check_layers(vllm_config)
+    if settings.bidirectional and not transfer.is_kv_consumer:
+        _check_freed_blocks(vllm_config)
     return settings
+
+
+def _check_freed_blocks(vllm_config: Any) -> None:
+    """An engine that loads must not be given blocks that a step in flight still writes to.
+
+    vLLM holds such blocks back where several steps may be in flight, but only for a consumer.
+    """
+    if vllm_config.max_concurrent_batches > 1:
+        raise LocalFault(
+            "bidirectional_kv_xfer with kv_role kv_producer: vLLM would give blocks to a load "
+            "while a step in flight still writes to them; set kv_role to kv_both"
+        )
 
 
 def _chunk_tokens_max(scheduler_config: Any) -> int:

@@ -256,3 +256,19 @@ def test_a_request_that_never_ends_is_a_finding(tmp_path: Path, faults: Mapping[
         assert call.answered
 
     with_pair(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("role", "reads_back", "told"),
+    [
+        ("kv_producer", True, "kv_both"),
+        ("kv_producer", False, "kv_producer"),
+        ("kv_consumer", True, "kv_consumer"),
+    ],
+)
+def test_a_producer_that_reads_back_is_a_consumer_too(
+    role: str, *, reads_back: bool, told: str
+) -> None:
+    spec = EngineSpec(name="P", port=1, role=role, engine_id="p0")
+    tuning = Tuning(options={"bidirectional_kv_xfer": reads_back})
+    assert engines.transfer_config(spec, Stack(), tuning)["kv_role"] == told

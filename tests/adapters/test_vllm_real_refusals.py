@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm_real_engine import Engine, write_config
 
 from kvxfer.errors import KvxferError, LocalFault
 from kvxfer.layout.geometry import GroupKind
@@ -22,6 +24,8 @@ def config(
     lookahead: int = 0,
     sleeps: bool = False,
     drafts: bool = False,
+    batches: int = 1,
+    role: str = "",
     options: dict[str, Any] | None = None,
     **parallel: int,
 ) -> Any:
@@ -35,14 +39,16 @@ def config(
     }
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(
-            kv_connector_extra_config=options or {},
+            kv_connector_extra_config={"bidirectional_kv_xfer": bool(role), **(options or {})},
             engine_id="eng_dp3",
-            kv_role="kv_producer",
+            kv_role=role or "kv_producer",
+            is_kv_consumer=role in ("kv_consumer", "kv_both"),
             kv_load_failure_policy="fail",
         ),
         parallel_config=SimpleNamespace(**(sizes | parallel)),
         num_prefill_lookahead_tokens=lookahead,
         speculative_config=object() if drafts else None,
+        max_concurrent_batches=batches,
         model_config=SimpleNamespace(enable_sleep_mode=sleeps),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=64, long_prefill_token_threshold=0),
     )
@@ -54,6 +60,7 @@ def config(
         (config(decode_context_parallel_size=2), "decode_context_parallel_size = 2"),
         (config(prefill_context_parallel_size=2), "prefill_context_parallel_size = 2"),
         (config(lookahead=2), "num_prefill_lookahead_tokens = 2"),
+        (config(role="kv_producer", batches=2), "bidirectional_kv_xfer with kv_role kv_producer"),
     ],
 )
 def test_it_is_named(refused: Any, text: str) -> None:
@@ -117,6 +124,28 @@ def test_replicas_and_ranks_are_served() -> None:
     # vLLM itself has put the replica into the engine's id.
     assert settings.engine_id == "eng_dp3"
     assert settings.port == envs.VLLM_NIXL_SIDE_CHANNEL_PORT + 3
+
+
+@pytest.mark.parametrize(
+    ("role", "batches"), [("kv_producer", 1), ("kv_both", 2), ("kv_consumer", 2)]
+)
+def test_read_back_is_served_where_no_step_writes_to_blocks_that_are_free(
+    role: str, batches: int
+) -> None:
+    assert compat.settings_of(config(role=role, batches=batches), "").bidirectional
+
+
+def test_vllm_holds_freed_blocks_back_from_the_loads_of_kv_both(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What the refusal rests on, and why kv_both is enough."""
+    from vllm.config import VllmConfig
+
+    monkeypatch.setattr(VllmConfig, "max_concurrent_batches", property(lambda _: 2))
+    write_config(tmp_path)
+    for role, held in (("kv_producer", False), ("kv_both", True)):
+        engine = Engine(tmp_path, role, "fail", "KvxferConnector")
+        assert engine.scheduler.defer_block_free is held
 
 
 FULL = CacheGroup(layers=("l0",), tokens_per_block=16, manager_blocks=8, name="full.0")

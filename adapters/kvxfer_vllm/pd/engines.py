@@ -182,19 +182,25 @@ def argv(spec: EngineSpec, stack: Stack, tuning: Tuning, model: Path) -> list[st
 
 def transfer_config(spec: EngineSpec, stack: Stack, tuning: Tuning) -> dict[str, Any]:
     """vLLM's KVTransferConfig for this engine."""
+    options = {**stack.options, **tuning.options}
     config: dict[str, Any] = {
         "kv_connector": stack.connector,
-        "kv_role": spec.role,
+        "kv_role": _role(spec, options),
         "engine_id": spec.engine_id,
         "kv_buffer_device": "cpu",
         "kv_load_failure_policy": tuning.policy.value,
     }
     if stack.module is not None:
         config["kv_connector_module_path"] = stack.module
-    options = {**stack.options, **tuning.options}
     if options:
         config["kv_connector_extra_config"] = options
     return config
+
+
+def _role(spec: EngineSpec, options: Mapping[str, Any]) -> str | None:
+    """A producer that reads back is a consumer, too."""
+    reads_back = spec.role == "kv_producer" and options.get("bidirectional_kv_xfer")
+    return "kv_both" if reads_back else spec.role
 
 
 def environment(spec: EngineSpec, tuning: Tuning) -> dict[str, str]:
