@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import attrs
 import pytest
@@ -193,3 +195,25 @@ def test_prompts_of_a_control_differ_in_their_first_quarter_only() -> None:
 
 def setting_of(run: Path, supervisor: Supervisor, client: Client) -> Setting:
     return Setting(supervisor=supervisor, client=client, model=run, run=run, say=[].append)
+
+
+def test_a_stage_runs_once_before_it_is_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[str] = []
+
+    class CPUWorker:
+        model_runner = SimpleNamespace(profile_run=lambda: did.append("profile"))
+
+        def compile_or_warm_up_model(self) -> str:
+            did.append("warm")
+            return "times"
+
+    module = ModuleType("vllm.v1.worker.cpu_worker")
+    monkeypatch.setattr(module, "CPUWorker", CPUWorker, raising=False)
+    for name in ("vllm", "vllm.v1", "vllm.v1.worker"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.delitem(sys.modules, "kvxfer_vllm.pd.staged_worker", raising=False)
+    worker = importlib.import_module("kvxfer_vllm.pd.staged_worker").StagedWorker()
+    monkeypatch.delitem(sys.modules, "kvxfer_vllm.pd.staged_worker")
+    assert worker.compile_or_warm_up_model() == "times"
+    assert did == ["profile", "warm"]
