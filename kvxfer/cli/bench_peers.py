@@ -21,12 +21,14 @@ COLUMNS = (
     ("requests_per_s_p10", "p10"),
     ("requests_per_s_p90", "p90"),
     ("writer_cpu_us", "CPU us"),
+    ("process_cpu_us", "of all"),
     ("latency_ms_p50", "latency ms p50"),
     ("latency_ms_p99", "p99"),
     ("slowest_peer", "slowest peer"),
 )
 AIMS = (
     ("throughput_ratio", "req/s all/one"),
+    ("throughput_ratio_by_cpu", "by CPU"),
     ("writer_cpu_ratio", "CPU all/one"),
     ("stopped_latency_ratio_p50", "latency, stopped/all"),
     ("stopped_latency_ratio_p99", "p99"),

@@ -346,6 +346,8 @@ class Loop:
             if not data:
                 return
             count = self.pump.link_bytes(link, bytes(data), clock_ms())
+            # Not kept while nothing comes: thousands of links would hold READ_BYTES each.
+            del data
             self.wake()
             if not is_up and self.pump.link_is_up(link):
                 is_up = True
@@ -365,6 +367,7 @@ class Loop:
                     await connection.stream.send_all(data)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     break
+                del data
             elif connection.closing:
                 break
             else:

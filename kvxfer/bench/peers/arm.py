@@ -67,6 +67,8 @@ class Carried:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     """Of the writer thread of the agent under test."""
+    process_cpu_s: float = 0.0
+    """Of everything: that thread, the peers' and the transport's, and the load."""
     ended: int = 0
 
 
@@ -141,7 +143,7 @@ class Arm:
         found = Carried()
         # The published figure is of the thread's last turn: it rests now.
         cpu_us = self.hub.counters()["writer_cpu_us"]
-        begin = time.perf_counter()
+        begin, process_cpu_s = time.perf_counter(), time.process_time()
         left = requests
         for slot in moving[:requests]:
             self._register(slot)
@@ -153,6 +155,7 @@ class Arm:
                 self._offer(slot)
                 left -= 1
         found.wall_s = time.perf_counter() - begin
+        found.process_cpu_s = time.process_time() - process_cpu_s
         found.cpu_s = (self.hub.counters()["writer_cpu_us"] - cpu_us) / 1e6
         if stopped:
             self.crowds[-1].thaw()
@@ -326,9 +329,16 @@ def _config(load: Load, name: str, role: Role, pool: Pool) -> AgentConfig:
         memories=pool.memories(),
         transport=load.transport,
         listen=(HOST, 0) if role is Role.PRODUCER else None,
-        # Renewed as always, but a peer that stands still is not given up meanwhile.
+        # Renewed as always, but neither a peer that stands still nor a starved one is given up.
         timings=Timings(
-            offer_lease_ms=LEASE_MS, grant_lease_ms=LEASE_MS, renew_misses_max=SILENCES_MAX
+            offer_lease_ms=LEASE_MS,
+            grant_lease_ms=LEASE_MS,
+            transfer_deadline_ms=LEASE_MS,
+            handshake_ms=LEASE_MS,
+            renew_misses_max=SILENCES_MAX,
         ),
+        # The history of an agent grows to its own bound, whatever is in flight.
+        events_max=0,
+        flight_transfers=0,
         record_dir=None,
     )

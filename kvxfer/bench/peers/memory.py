@@ -7,11 +7,14 @@ sides and with nothing posted yet; links, caches and one request of each peer ca
 from __future__ import annotations
 
 import gc
+import time
 import tracemalloc
 
 import attrs
 
 from kvxfer.bench.peers.arm import Arm, Load
+
+SETTLE_S = 0.2
 
 
 @attrs.frozen(kw_only=True)
@@ -43,5 +46,10 @@ def bytes_of(load: Load) -> Bytes:
 
 
 def _traced() -> int:
+    """Once both ends rest: messages on their way are not a request's memory."""
     gc.collect()
-    return tracemalloc.get_traced_memory()[0]
+    before, now = None, tracemalloc.get_traced_memory()[0]
+    while before is None or now < before:
+        time.sleep(SETTLE_S)
+        before, now = now, tracemalloc.get_traced_memory()[0]
+    return min(before, now)

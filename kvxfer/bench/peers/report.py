@@ -62,6 +62,9 @@ def row_of(kept: Samples, arm: str) -> dict[str, Any]:
         "requests_per_s_p10": _rounded(percentile(rates, 10)),
         "requests_per_s_p90": _rounded(percentile(rates, 90)),
         "writer_cpu_us": _rounded(statistics.median(run.cpu_s / run.ended for run in runs) * 1e6),
+        "process_cpu_us": _rounded(
+            statistics.median(run.process_cpu_s / run.ended for run in runs) * 1e6
+        ),
         "latency_ms_p50": _rounded(statistics.median(samples) * 1e3),
         "latency_ms_p99": _rounded((percentile(samples, 99) or 0.0) * 1e3),
         "slowest_peer": _rounded(max(medians) / statistics.median(medians)),
@@ -74,6 +77,10 @@ def aims_of(kept: Samples) -> dict[str, Any]:
     many, one = kept.runs[MANY], kept.runs[ONE]
     ratios = [(m.ended / m.wall_s) / (o.ended / o.wall_s) for m, o in zip(many, one, strict=True)]
     cpu = [(m.cpu_s / m.ended) / (o.cpu_s / o.ended) for m, o in zip(many, one, strict=True)]
+    whole = [
+        (o.process_cpu_s / o.ended) / (m.process_cpu_s / m.ended)
+        for m, o in zip(many, one, strict=True)
+    ]
     throughput = statistics.median(ratios)
     calm, beside = (
         list(itertools.chain.from_iterable(kept.others(arm).values())) for arm in (MANY, STOPPED)
@@ -85,6 +92,7 @@ def aims_of(kept: Samples) -> dict[str, Any]:
         "throughput_ratio_min": _rounded(min(ratios)),
         "throughput_ratio_max": _rounded(max(ratios)),
         "throughput_met": throughput >= THROUGHPUT_MIN,
+        "throughput_ratio_by_cpu": _rounded(statistics.median(whole)),
         "writer_cpu_ratio": _rounded(statistics.median(cpu)),
         "stopped_latency_ratio_p50": _rounded(statistics.median(beside) / statistics.median(calm)),
         "stopped_latency_ratio_p99": _rounded(_p99(beside) / _p99(calm)),

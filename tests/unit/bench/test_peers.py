@@ -44,7 +44,9 @@ def test_a_pool_has_a_bound() -> None:
 
 
 def carried(wall_s: float, latency_s: dict[int, list[float]], cpu_s: float = 0.1) -> Carried:
-    return Carried(latency_s=latency_s, wall_s=wall_s, cpu_s=cpu_s, ended=100)
+    return Carried(
+        latency_s=latency_s, wall_s=wall_s, cpu_s=cpu_s, process_cpu_s=2 * cpu_s, ended=100
+    )
 
 
 def samples() -> Samples:
@@ -63,6 +65,7 @@ def test_what_a_row_says() -> None:
     row = row_of(samples(), MANY)
     assert row["requests_per_s_p50"] == 80.0
     assert row["writer_cpu_us"] == 2000.0
+    assert row["process_cpu_us"] == 4000.0
     assert row["latency_ms_p50"] == 150.0
     assert row["slowest_peer"] == 1.333
     assert row_of(samples(), ONE)["latency_ms_p50"] == 200.0
@@ -75,6 +78,7 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert (told["throughput_ratio_min"], told["throughput_ratio_max"]) == (0.8, 1.6)
     assert told["throughput_met"]
     assert told["writer_cpu_ratio"] == 2.0
+    assert told["throughput_ratio_by_cpu"] == 0.5
     assert told["stopped_latency_ratio_p50"] == 2.0
     assert "bytes_met" not in told
     kept.memory = Bytes(held=8000.0, remembered=10.0)
