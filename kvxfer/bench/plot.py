@@ -118,6 +118,28 @@ def _handoff(figure: Any, report: Mapping[str, Any]) -> None:
     axes[0].legend()
 
 
+def _peers(figure: Any, report: Mapping[str, Any]) -> None:
+    """Requests a second and latency of every arm, a group for each transport and role."""
+    axes = figure.subplots(1, 2)
+    panels = (
+        ("requests_per_s_p50", "requests a second (median)"),
+        ("latency_ms_p99", "latency, ms (p99)"),
+    )
+    rows: Rows = report["rows"]
+    groups = list(dict.fromkeys(f"{row['transport']}, {row['role']}" for row in rows))
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    for axis, (name, title) in zip(axes, panels, strict=True):
+        for number, arm in enumerate(arms):
+            found = {f"{r['transport']}, {r['role']}": r[name] for r in rows if r["arm"] == arm}
+            places = [n + number * 0.8 / len(arms) for n in range(len(groups))]
+            heights = [found.get(group, 0.0) for group in groups]
+            axis.bar(places, heights, 0.8 / len(arms), label=arm)
+        axis.set(title=title, ylim=(0, None))
+        axis.set_xticks([n + 0.4 - 0.4 / len(arms) for n in range(len(groups))], groups)
+        axis.grid(axis="y", alpha=0.3)
+    axes[0].legend()
+
+
 def _bars(figure: Any, report: Mapping[str, Any]) -> None:
     """The median of every row, and where the middle eight tenths of its samples lie."""
     rows: Rows = [row for row in report["rows"] if row.get("ms_p50") is not None]
@@ -140,4 +162,5 @@ _DRAWN: Final[Mapping[str, Callable[[Any, Mapping[str, Any]], None]]] = {
     "cluster": _curves,
     "pd": _pairs,
     "handoff": _handoff,
+    "peers": _peers,
 }

@@ -16,6 +16,7 @@ import click
 from kvxfer.cli.bench_core import core_command
 from kvxfer.cli.bench_gpu import bench_gpu
 from kvxfer.cli.bench_handoff import bench_handoff
+from kvxfer.cli.bench_peers import bench_peers
 from kvxfer.cli.bench_transport import bench_transport
 from kvxfer.cli.bench_watch import watch_command
 from kvxfer.cli.plugins import BenchPlugins
@@ -29,6 +30,7 @@ def bench_group() -> None:
 bench_group.add_command(core_command)
 bench_group.add_command(bench_gpu)
 bench_group.add_command(bench_handoff)
+bench_group.add_command(bench_peers)
 bench_group.add_command(watch_command)
 
 

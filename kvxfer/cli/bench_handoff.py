@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     ("handoff_us_p99", "hand-off us p99"),
+    ("handoff_cpu_us_p99", "its CPU"),
     ("poll_us_p99", "poll us p99"),
+    ("poll_cpu_us_p99", "its CPU"),
     ("step_inflation_p99_prefill", "step P p99 +"),
     ("step_inflation_p99_decode", "step D p99 +"),
     ("ready_ms_p50", "ready ms p50"),

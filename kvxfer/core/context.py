@@ -41,6 +41,11 @@ class Link:
     """What both ends have."""
     draining: bool = False
     """The producer at the other end takes no new grant."""
+    engine: frozenset[PeerKey] = attrs.field(init=False)
+    """The ranks as peers. One set for all transfers of the link: each would take 200 bytes."""
+
+    def __attrs_post_init__(self) -> None:
+        self.engine = frozenset(PeerKey(self.peer.key.engine_id, rank) for rank in self.ranks)
 
 
 @attrs.define(kw_only=True)

@@ -23,7 +23,6 @@ from kvxfer.core.ids import (
     Feature,
     Initiator,
     Peer,
-    PeerKey,
     Reason,
     TransferId,
 )
@@ -332,9 +331,8 @@ class Producer:
             self._refuse_pair(source, served, reason)
             return
         if source.consumers is None:
-            engine_id = served.peer.key.engine_id
-            source.consumers = frozenset(PeerKey(engine_id, r) for r in served.link.ranks)
-        source.came.add(served.peer.key)
+            source.consumers = served.link.engine
+        source.note_came(served.peer.key)
         if source.all_came():
             self.ctx.timers.clear(OfferTimer(source.transfer_id))
         self.ctx.trace(served.key, "matched", peer=served.peer.key)
@@ -390,7 +388,7 @@ class Producer:
         if unmatched or let_down or not served.served:
             self._fire(source, SourceEvent.CONSUMER_ENDED, served.reason)
             return
-        source.served.add(served.peer.key)
+        source.served |= {served.peer.key}
         if source.all_served():
             self._fire(source, SourceEvent.SERVED, Reason.NONE)
 

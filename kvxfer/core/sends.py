@@ -44,7 +44,7 @@ class Send(Served):
 
     state: SendState = SendState.PARKED
     ops: set[OpId] = attrs.field(factory=set)
-    parts_done: set[Part] = attrs.field(factory=set)
+    parts_done: int = 0
     cancelled: bool = False
 
     @property
@@ -53,7 +53,7 @@ class Send(Served):
 
     @property
     def served(self) -> bool:
-        return self.parts_done == set(self.grant.parts)
+        return self.parts_done == len(self.grant.parts)
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -93,8 +93,8 @@ class Source:
     tables: tuple[BlockRuns, ...] = ()
     consumers: frozenset[PeerKey] | None = None
     """Whom this transfer serves; fixed by the first attempt that matches (D3, D-07)."""
-    came: set[PeerKey] = attrs.field(factory=set)
-    served: set[PeerKey] = attrs.field(factory=set)
+    came: frozenset[PeerKey] = frozenset()
+    served: frozenset[PeerKey] = frozenset()
     reason: Reason = Reason.NONE
 
     @property
@@ -108,6 +108,11 @@ class Source:
             return True
         ahead = part.token_stop <= self.token_ahead
         return ahead and 0 < part.layer_stop <= self.layers_final
+
+    def note_came(self, consumer: PeerKey) -> None:
+        came = self.came | {consumer}
+        # Once all are there, the set that the link has serves: a thousand transfers share it.
+        self.came = self.consumers if came == self.consumers else came
 
     def all_came(self) -> bool:
         return self.consumers is not None and self.came >= self.consumers

@@ -53,6 +53,8 @@ class Engine:
         self.way = make_way(setting, side, self.memory)
         self.start_s: list[float] = []
         self.poll_s: list[float] = []
+        self.start_cpu_s: list[float] = []
+        self.poll_cpu_s: list[float] = []
         self.moments_ns: dict[tuple[int, int], int] = {}
 
     def stamp_at(self, slot: int) -> int:
@@ -68,14 +70,16 @@ class Engine:
         time.sleep(self.setting.wait_s)
 
     def started(self, slot: int, number: int) -> None:
-        begin = time.perf_counter()
+        cpu, begin = time.thread_time(), time.perf_counter()
         self.way.start(slot, number)
         self.start_s.append(time.perf_counter() - begin)
+        self.start_cpu_s.append(time.thread_time() - cpu)
 
     def polled(self) -> list[tuple[int, int]]:
-        begin = time.perf_counter()
+        cpu, begin = time.thread_time(), time.perf_counter()
         ended = self.way.poll()
         self.poll_s.append(time.perf_counter() - begin)
+        self.poll_cpu_s.append(time.thread_time() - cpu)
         return ended
 
     def idle(self) -> dict[str, Any]:
@@ -91,12 +95,14 @@ class Engine:
                 raise failed(f"{self.left} requests had not ended after {DEADLINE_S:g} s")
             return self.left > 0
 
-        self.start_s.clear()
-        self.poll_s.clear()
+        for kept in (self.start_s, self.poll_s, self.start_cpu_s, self.poll_cpu_s):
+            kept.clear()
         found = self._run(goes_on, self.serve)
         return found | {
             "start_s": self.start_s,
             "poll_s": self.poll_s,
+            "start_cpu_s": self.start_cpu_s,
+            "poll_cpu_s": self.poll_cpu_s,
             "moments_ns": self.moments_ns,
         }
 

@@ -30,6 +30,9 @@ class Samples:
 
     start_s: list[float] = attrs.field(factory=list)
     poll_s: list[float] = attrs.field(factory=list)
+    start_cpu_s: list[float] = attrs.field(factory=list)
+    poll_cpu_s: list[float] = attrs.field(factory=list)
+    """Of the engine's thread in the same calls: what they cost where nobody takes its core."""
     ready_s: list[float] = attrs.field(factory=list)
     idle_steps_s: dict[str, list[float]] = attrs.field(factory=lambda: {"P": [], "D": []})
     loaded_steps_s: dict[str, list[float]] = attrs.field(factory=lambda: {"P": [], "D": []})
@@ -44,6 +47,8 @@ class Samples:
         for side, found in (("P", p), ("D", d)):
             self.start_s += found["loaded"]["start_s"][setting.slots :]
             self.poll_s += found["loaded"]["poll_s"]
+            self.start_cpu_s += found["loaded"]["start_cpu_s"][setting.slots :]
+            self.poll_cpu_s += found["loaded"]["poll_cpu_s"]
             self.idle_steps_s[side] += found["idle"]["steps_s"]
             self.loaded_steps_s[side] += found["loaded"]["steps_s"]
         done, ready = p["loaded"]["moments_ns"], d["loaded"]["moments_ns"]
@@ -74,6 +79,9 @@ def row_of(case: Any, way: str, transport: str, kept: Samples) -> dict[str, Any]
         "handoff_us_p99": round(percentile(kept.start_s, 99) * 1e6, 1),
         "poll_us_p50": round(statistics.median(kept.poll_s) * 1e6, 1),
         "poll_us_p99": round(percentile(kept.poll_s, 99) * 1e6, 1),
+        "handoff_cpu_us_p50": round(statistics.median(kept.start_cpu_s) * 1e6, 1),
+        "handoff_cpu_us_p99": round(percentile(kept.start_cpu_s, 99) * 1e6, 1),
+        "poll_cpu_us_p99": round(percentile(kept.poll_cpu_s, 99) * 1e6, 1),
         "step_inflation_p99": round(max(inflation.values()), 3),
         "step_inflation_p99_prefill": round(inflation["P"], 3),
         "step_inflation_p99_decode": round(inflation["D"], 3),

@@ -66,8 +66,9 @@ def test_what_a_row_says() -> None:
     """The first request of each slot warms up; a step's inflation is against idle steps."""
     idle = {"steps_s": [0.010] * 100, "other_cpu_s": 0.0, "wall_s": 1.0}
     steps = {"steps_s": [0.010] * 50 + [0.030] * 50, "other_cpu_s": 0.4, "wall_s": 2.0}
-    p = {"start_s": [9.0] * 4 + [1e-5] * 4, "poll_s": [2e-6] * 100}
-    d = {"start_s": [9.0] * 4 + [3e-5] * 4, "poll_s": [4e-6] * 100}
+    cpu = {"start_cpu_s": [9.0] * 4 + [5e-6] * 4, "poll_cpu_s": [1e-6] * 100}
+    p = {"start_s": [9.0] * 4 + [1e-5] * 4, "poll_s": [2e-6] * 100} | cpu
+    d = {"start_s": [9.0] * 4 + [3e-5] * 4, "poll_s": [4e-6] * 100} | cpu
     names = [(slot, number) for slot in range(4) for number in (0, 1)]
     at_p = {"moments_ns": dict.fromkeys(names, 0)}
     at_d = {"moments_ns": {(s, n): 2_000_000 if n else 10**12 for s, n in names}}
@@ -80,6 +81,8 @@ def test_what_a_row_says() -> None:
     row = row_of(SMALL, "kvxfer", "ucx", kept)
     assert row["handoff_us_p99"] == 30.0
     assert row["poll_us_p99"] == 4.0
+    assert row["handoff_cpu_us_p99"] == 5.0
+    assert row["poll_cpu_us_p99"] == 1.0
     assert row["step_inflation_p99"] == 2.0
     assert row["ready_ms_p50"] == 2.0
     assert row["writer_cpu_ms"] == 100.0
