@@ -33,8 +33,6 @@ CLOSE_S = 1.0
 POLL_MIN_S = 50e-6
 POLL_MAX_S = 2e-3
 """While the transport has to be polled the loop sleeps between these bounds, doubling."""
-WATCHED_POLL_S = 50e-3
-"""While something is posted to a transport that wakes us, the loop looks so often all the same."""
 PUBLISH_MS = 100.0
 """While it only polls, the loop publishes its counters so often."""
 STALL_MS = 1_000.0
@@ -226,8 +224,9 @@ class Loop:
         until_s = math.inf
         if deadline_ms is not None:
             until_s = max(0.0, (deadline_ms - clock_ms()) / 1e3)
-        if self.pump.busy():
-            until_s = min(until_s, self._poll_pause_s(pause_s))
+        # While nothing of ours is posted, a transport that wakes us needs no polling.
+        if self.pump.busy() and (self.pump.poster.active or not self._watched):
+            until_s = min(until_s, pause_s)
         self._resting = True
         if self.mailbox:
             self.wake()
@@ -237,17 +236,6 @@ class Loop:
         with trio.move_on_after(until_s):
             await self._wake.wait()
         self._resting = False
-
-    def _poll_pause_s(self, pause_s: float) -> float:
-        """How long to sleep at most while the transport has something to do for us.
-
-        One that wakes us needs no polling, but where it had no room for a post: nothing
-        tells of room. The rest is a net under a descriptor that stays silent.
-        """
-        poster = self.pump.poster
-        if not self._watched or poster.crowded:
-            return pause_s
-        return WATCHED_POLL_S if poster.active else math.inf
 
     def _carry(self, turn: Turn) -> None:
         for link, data in turn.writes:

@@ -76,8 +76,6 @@ class Poster:
     descriptors_posted: int = 0
     bytes_posted: int = 0
     bytes_read: int = 0
-    crowded: bool = False
-    """In its last turn the transport had no room for a post: it has to be asked again."""
     failed_links: set[LinkId] = attrs.field(factory=set)
     """Links whose transport peer is beyond use: both sides have to make a new one."""
     _queues: dict[int, deque[Active]] = attrs.field(factory=dict)
@@ -121,7 +119,6 @@ class Poster:
     def turn(self, now_ms: float) -> list[OpEvent]:
         """Post what may be posted: one window per part and round, peers in turn."""
         events: list[OpEvent] = []
-        self.crowded = False
         for handle in list(self._queues):
             events += self._turn_peer(handle, now_ms)
         return events
@@ -178,7 +175,6 @@ class Poster:
         window = active.plan.window(start, stop)
         status, request = self._post(active, window, notification)
         if status == Status.NO_RESOURCE:
-            self.crowded = True
             return []
         if is_peer_error(status):
             self.failed_links.add(active.remote.link)
