@@ -104,7 +104,7 @@ class Reason(IntEnum):
     """Stands for a number that this version does not know. Never sent."""
 
 
-@attrs.frozen(order=True, cache_hash=True)
+@attrs.frozen(order=True)
 class PeerKey:
     """One worker process of an engine, over restarts."""
 
@@ -112,7 +112,7 @@ class PeerKey:
     rank: int
 
 
-@attrs.frozen(cache_hash=True)
+@attrs.frozen
 class Peer:
     """One life of one worker process (I1)."""
 

@@ -72,7 +72,7 @@ class Senders(ServingSide):
 
     def op_ended(self, owner: Send, part: Part, event: OpEnded) -> None:
         if event.done:
-            owner.parts_done += 1
+            owner.parts_done |= {part}
             self.ctx.trace(owner.key, "written", peer=owner.peer.key, part=part)
         else:
             peer, reason = owner.peer.key, event.reason

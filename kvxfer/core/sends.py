@@ -44,7 +44,7 @@ class Send(Served):
 
     state: SendState = SendState.PARKED
     ops: set[OpId] = attrs.field(factory=set)
-    parts_done: int = 0
+    parts_done: frozenset[Part] = frozenset()
     cancelled: bool = False
 
     @property
@@ -53,7 +53,7 @@ class Send(Served):
 
     @property
     def served(self) -> bool:
-        return self.parts_done == len(self.grant.parts)
+        return self.parts_done == frozenset(self.grant.parts)
 
 
 @attrs.define(kw_only=True, eq=False)
