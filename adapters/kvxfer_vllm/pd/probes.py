@@ -33,10 +33,10 @@ Probe = Callable[[Bench], Awaitable[None]]
 LATE_S = 5.0
 """A decode leg that comes this much later is late, and within P's lease."""
 LONG_ANSWER_TOKENS = 600
-EARLY_TOKENS = 300
-LONGEST_ANSWER_TOKENS = 2500
-"""Decoded for far longer than a request takes to be staged, also where a token takes 4 ms."""
 """Decoding takes seconds."""
+EARLY_TOKENS = 300
+LONGEST_ANSWER_TOKENS = 3000
+"""Decoded for far longer than a request takes to be staged, also where a token takes 4 ms."""
 TRIES = 3
 ROUTER_S = 10.0
 """The router checks an engine that is out every second."""
@@ -77,15 +77,21 @@ async def a3(bench: Bench) -> None:
 async def b(bench: Bench) -> None:
     """P is killed while one request waits at D for its KV and another one is decoding."""
     pair = bench.pair
-    early = prompt(EARLY_TOKENS, "b early")
-    name = fresh_name()
-    prefill = bench.send_prefill(name, early)
-    decoding = bench.send_decode(name, early, LONGEST_ANSWER_TOKENS, stream=True)
-    await prefill.wait(ANSWER_S)
-    await decoding.await_first_bytes(ANSWER_S)
-    staged = await bench.stage("b")
-    alive = decoding.first_bytes.is_set() and not decoding.answered
-    bench.note("one request decoding at D", alive, "" if alive else await decoding.wait(0))
+    alive = False
+    for index in range(TRIES):
+        # A machine that is busy with other work may take longer to stage than D to decode.
+        early = prompt(EARLY_TOKENS, f"b early {index}")
+        name = fresh_name()
+        prefill = bench.send_prefill(name, early)
+        decoding = bench.send_decode(name, early, LONGEST_ANSWER_TOKENS, stream=True)
+        await prefill.wait(ANSWER_S)
+        await decoding.await_first_bytes(ANSWER_S)
+        staged = await bench.stage(f"b {index}")
+        alive = decoding.first_bytes.is_set() and not decoding.answered
+        if alive:
+            break
+        await bench.all_end([staged.prefill, staged.decode, *staged.fillers])
+    bench.note("one request decoding at D", alive)
     pair.kill_producer()
     limit_s = DEADLINE_S + SLACK_S
     await bench.note_end(staged.decode, staged.token_ids, limit_s, ANSWER_TOKENS)
