@@ -223,8 +223,10 @@ async def tell_ready(request: web.Request) -> web.Response:
 def _serves(pool: Pool) -> bool:
     # Whoever asks may send no request before the answer is yes, so a pause that is over counts.
     now_s = time.monotonic()
+    healths = (engine.health for engine in pool.engines)
     return any(
-        engine.health.check_good and engine.health.admits(now_s, 0) for engine in pool.engines
+        one.check_good and (one.state is not State.OUT or one.is_pause_over(now_s))
+        for one in healths
     )
 
 

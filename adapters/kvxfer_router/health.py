@@ -77,9 +77,13 @@ class Health:
 
     def admits(self, now_s: float, open_requests: int) -> bool:
         """True if a request may be sent now, while `open_requests` of ours are open there."""
-        if self.state is State.OUT and now_s >= self.until_s and self.check_good is not False:
+        if self.is_pause_over(now_s):
             self._fire(Event.PAUSE_OVER, now_s)
         return self.state is State.UP or (self.state is State.TRIAL and open_requests == 0)
+
+    def is_pause_over(self, now_s: float) -> bool:
+        """True for an engine that is OUT, until the next request tries it."""
+        return self.state is State.OUT and now_s >= self.until_s and self.check_good is not False
 
     def answered(self, now_s: float) -> None:
         """A leg brought an answer."""
