@@ -54,18 +54,14 @@ def bench_layout(ctx: click.Context, /, rounds: int, seed: int, only: str, as_js
     from kvxfer.bench.layout import run_layout
     from kvxfer.bench.layout_cases import CASES
     from kvxfer.bench.view import show_rows
+    from kvxfer.cli.faults import ended_by_fault
     from kvxfer.cli.progress import working
-    from kvxfer.errors import BadValue, KvxferError
 
     cases = [case for case in CASES if only.lower() in case.name.lower()]
     if not cases:
         raise click.BadParameter(f"no case has {only!r} in its name", param_hint="--only")
-    try:
-        with working(f"measuring {len(cases)} cases"):
-            report = run_layout(rounds=rounds, seed=seed, cases=cases)
-    except KvxferError as error:
-        click.echo(f"kvxfer bench: {error}", err=True)
-        ctx.exit(2 if isinstance(error, BadValue) else 1)
+    with ended_by_fault(ctx), working(f"measuring {len(cases)} cases"):
+        report = run_layout(rounds=rounds, seed=seed, cases=cases)
     console = Console(file=sys.stderr if as_json else sys.stdout)
     show_rows(
         console,
@@ -95,11 +91,8 @@ bench_group.add_command(bench_transport)
 def bench_plot(ctx: click.Context, /, source: Path, out: Path, as_json: bool) -> None:
     """Draw the JSON of a benchmark, or of `kvxfer sim cluster`."""
     from kvxfer.bench.plot import plot
-    from kvxfer.errors import BadValue, KvxferError
+    from kvxfer.cli.faults import ended_by_fault
 
-    try:
+    with ended_by_fault(ctx):
         plot(source, out)
-    except KvxferError as error:
-        click.echo(f"kvxfer bench: {error}", err=True)
-        ctx.exit(2 if isinstance(error, BadValue) else 1)
     click.echo(json.dumps({"picture": str(out)}) if as_json else str(out))

@@ -72,7 +72,7 @@ def bench_handoff(
     from rich.console import Console
 
     from kvxfer.bench.handoff.run import CASES, WAYS, Steps, run_handoff
-    from kvxfer.errors import BadValue, KvxferError
+    from kvxfer.cli.faults import ended_by_fault
 
     cases = [c for c in CASES if not wanted or c.name.replace(",", "") in _plain(wanted)]
     chosen = [way for way in WAYS if not ways or ":".join(way) in ways]
@@ -83,22 +83,18 @@ def bench_handoff(
         known = ", ".join(":".join(way) for way in WAYS)
         raise click.BadParameter(f"one of {known}", param_hint="--way")
     err = Console(stderr=True)
-    try:
-        with err.status("measuring") as status:
-            report = run_handoff(
-                rounds=rounds,
-                slots=slots,
-                per_slot=per_slot,
-                page_bytes=page_bytes,
-                seed=seed,
-                cases=cases,
-                ways=chosen,
-                steps=Steps(hold_ms=hold_ms, wait_ms=wait_ms),
-                on_run=status.update,
-            )
-    except KvxferError as error:
-        click.echo(f"kvxfer bench: {error}", err=True)
-        ctx.exit(2 if isinstance(error, BadValue) else 1)
+    with ended_by_fault(ctx), err.status("measuring") as status:
+        report = run_handoff(
+            rounds=rounds,
+            slots=slots,
+            per_slot=per_slot,
+            page_bytes=page_bytes,
+            seed=seed,
+            cases=cases,
+            ways=chosen,
+            steps=Steps(hold_ms=hold_ms, wait_ms=wait_ms),
+            on_run=status.update,
+        )
     _show(err if as_json else Console(file=sys.stdout), report.to_plain())
     if as_json:
         click.echo(json.dumps(report.to_plain()))

@@ -77,24 +77,20 @@ def bench_peers(
     from rich.console import Console
 
     from kvxfer.bench.peers.run import ROLES, TRANSPORTS, run_peers
-    from kvxfer.errors import BadValue, KvxferError
+    from kvxfer.cli.faults import ended_by_fault
 
     err = Console(stderr=True)
-    try:
-        with err.status("measuring") as status:
-            report = run_peers(
-                rounds=rounds,
-                peers=peers,
-                in_flight=in_flight,
-                requests=requests,
-                transports=transports or TRANSPORTS,
-                roles=[r for r in ROLES if not roles or r.name.lower() in roles],
-                seed=seed,
-                on_run=status.update,
-            )
-    except KvxferError as error:
-        click.echo(f"kvxfer bench: {error}", err=True)
-        ctx.exit(2 if isinstance(error, BadValue) else 1)
+    with ended_by_fault(ctx), err.status("measuring") as status:
+        report = run_peers(
+            rounds=rounds,
+            peers=peers,
+            in_flight=in_flight,
+            requests=requests,
+            transports=transports or TRANSPORTS,
+            roles=[r for r in ROLES if not roles or r.name.lower() in roles],
+            seed=seed,
+            on_run=status.update,
+        )
     _show(err if as_json else Console(file=sys.stdout), report.to_plain())
     if as_json:
         click.echo(json.dumps(report.to_plain()))

@@ -56,17 +56,13 @@ def bench_transport(
 
     from kvxfer.bench.transport import run_transport
     from kvxfer.bench.view import show_rows
+    from kvxfer.cli.faults import ended_by_fault
     from kvxfer.cli.progress import working
-    from kvxfer.errors import BadValue, KvxferError
 
     options = {k: v for k, v in {"tls": tls, "net_devices": net_devices}.items() if v}
     err = Console(stderr=True)
-    try:
-        with working("measuring"):
-            report = run_transport(rounds=rounds, seed=seed, only=only, options=options)
-    except KvxferError as error:
-        click.echo(f"kvxfer bench: {error}", err=True)
-        ctx.exit(2 if isinstance(error, BadValue) else 1)
+    with ended_by_fault(ctx), working("measuring"):
+        report = run_transport(rounds=rounds, seed=seed, only=only, options=options)
     console = err if as_json else Console(file=sys.stdout)
     show_rows(
         console,
